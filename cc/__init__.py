@@ -1,0 +1,1 @@
+"""Congestion control: policy only. The engine owns the bytes in flight."""

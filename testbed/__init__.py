@@ -1,0 +1,1 @@
+"""Scenarios, workloads, the runner and the command line."""

@@ -1,0 +1,1 @@
+"""A multipath RoCEv2 transport in user space: the sans-IO core and its Nics."""

@@ -1,0 +1,1 @@
+cpdef long long transmit_time(long long size, long long rate)

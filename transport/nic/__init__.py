@@ -1,0 +1,1 @@
+"""The one boundary between the transport core and a network."""
