@@ -1,22 +1,29 @@
 """The interface of a congestion control: policy only.
 
 The engine owns the bytes in flight, the clock and the timers. It calls a control with what happened and afterwards
-reads two public attributes:
+reads two public attributes, both integers:
 
-    window   bytes that may be outstanding, at least one segment
+    window   bytes that may be outstanding, from one segment to env.max_window
     rate     bits per second to pace at, 0 for no pacing
 
-A subclass in a plain Python file plugs in unchanged; see docs/congestion.md.
+A window below one segment is a window of one segment with a rate. A subclass in a plain Python file plugs in
+unchanged; see docs/congestion.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import cython
 
+from cc.errors import ControlError
+from cc.parameters import Parameters as Parameters
+from cc.parameters import parameter as parameter
 from cc.signals import AckSignal, LossSignal
+
+#: What a control may need and not every Nic gives.
+SIGNALS = frozenset({"ecn", "int_telemetry"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class Environment:
 
     segment: payload bytes of a full packet. rate: line rate, bits per second. base_rtt: round trip of an idle network,
     picoseconds. max_window: bytes that the engine will ever let out. now: picoseconds; only differences to it mean
-    anything.
+    anything. Raises ControlError unless 1 <= segment <= max_window, rate >= 1 and base_rtt >= 1.
     """
 
     segment: int
@@ -34,32 +41,24 @@ class Environment:
     max_window: int
     now: int = 0
 
+    def __post_init__(self) -> None:
+        if not (1 <= self.segment <= self.max_window and self.rate >= 1 and self.base_rtt >= 1):
+            raise ControlError(f"{self} is not allowed: 1 <= segment <= max_window, rate >= 1, base_rtt >= 1")
+
     @property
     def bdp(self) -> int:
         """Bandwidth-delay product in bytes, at least one segment."""
         return max(self.segment, int(self.rate / 8 * self.base_rtt / 1e12))
 
 
-def parameter(default: float | int | bool, low: float, high: float, unit: str, meaning: str) -> Any:
-    """A field of a parameter dataclass: its default, allowed range, unit and meaning."""
-    return field(default=default, metadata={"low": low, "high": high, "unit": unit, "meaning": meaning})
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Base of every control's declared parameters. Values out of range are refused with name, value and range."""
-
-    def __post_init__(self) -> None:
-        from cc.registry import check_parameters
-
-        check_parameters(self)
-
-
 class Control:
     """Base class; by itself it leaves window and rate alone.
 
     Class attributes: `name` as in the registry, `source` (paper, section, or specification), `summary` in a line,
-    `needs` (NicCaps fields that must be true, "ecn" or "int_telemetry"), `Parameters` (the dataclass of parameters).
+    `needs` (of SIGNALS, the NicCaps fields that must be true), `Parameters` (the dataclass of parameters).
+
+    A subclass calls super().__init__ first: window becomes one bandwidth-delay product, rate 0. It compares times only
+    with env.now and with each other.
     """
 
     name = ""
@@ -86,4 +85,3 @@ class Control:
 
     def on_path_change(self, now: cython.longlong) -> None:
         """The set of usable paths changed: delay history may be of paths no longer used."""
-

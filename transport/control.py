@@ -1,4 +1,5 @@
-"""Control payloads as records. `transport.wire` turns them into bytes and back; a Nic without bytes carries them as they
+"""Control payloads as records. `transport.wire` turns them into bytes and back; a Nic without bytes carries them as
+they
 are.
 
 Records are never changed after they were sent. Sequence numbers in them are as on the wire: 32 bits.

@@ -131,3 +131,6 @@ FIELDS: tuple[str, ...] = (
     "payload", "offset", "stride", "control", "tag", "ecn", "priority", "ack_request", "solicited", "sent_at",
     "received_at",
 )  # fmt: skip
+
+#: A batch of packets. Hot signatures use this name: Cython takes a parametrised list for another type than `list`.
+Packets = list[Packet]

@@ -1,14 +1,16 @@
 """What mypy is to think of Cython's C types: they are numbers, and decorators change nothing."""
 
+import builtins
 from typing import TypeAlias, TypeVar
 
 _T = TypeVar("_T")
 
 bint: TypeAlias = bool
-longlong: TypeAlias = int
-ulonglong: TypeAlias = int
+int: TypeAlias = builtins.int  # noqa: A001
+longlong: TypeAlias = builtins.int
+ulonglong: TypeAlias = builtins.int
 double: TypeAlias = float
-Py_ssize_t: TypeAlias = int
+Py_ssize_t: TypeAlias = builtins.int
 compiled: bool
 
 def ccall(f: _T) -> _T: ...

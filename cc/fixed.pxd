@@ -1,0 +1,4 @@
+from cc.base cimport Control
+
+cdef class Fixed(Control):
+    pass

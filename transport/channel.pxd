@@ -1,0 +1,32 @@
+from transport.context cimport Context
+from transport.control cimport Ack
+
+cdef class Reliable:
+    cdef public object control
+    cdef public object work
+    cdef public long long charge
+    cdef public bint ask
+    cdef public long long sequence
+    cdef public long long sent_at
+    cdef public long long psn
+    cdef public long long path
+    cdef public long long copies
+    cdef public bint acked
+    cdef public bint missing
+
+cdef class Channel:
+    cdef public Context context
+    cdef public object acknowledged
+    cdef public long long next
+    cdef public long long una
+    cdef public object waiting
+    cdef public object outstanding
+    cdef public long long missing
+    cdef public long long newest_acked
+    cdef public long long edge_in
+    cdef public object seen
+    cpdef long long transmit(self, long long now, object out, long long limit)
+    cpdef long long on_ack(self, long long now, Ack ack)
+    cpdef object detect(self, long long now)
+    cpdef long long next_loss(self)
+    cpdef long long oldest_sent_at(self)

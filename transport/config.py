@@ -1,0 +1,159 @@
+"""What an endpoint is configured with, what it tells its peer, and how two of them agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from cc.base import Control
+from transport import selectors
+from transport.clock import MS, Time
+from transport.entropy import MAX_PATHS
+from transport.errors import ConfigError, NegotiationError
+from transport.nic.base import VERBS_MTUS, NicCaps
+from transport.wire import max_ack_bits
+
+PROTOCOL_VERSION = 1
+
+#: Reliable control packets that may be outstanding (docs/wire.md: the ACK's control bitmap has this many bits).
+CONTROL_WINDOW = 128
+
+
+def _check(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(f"{name} = {value!r}: allowed are whole numbers from {low} to {high}")
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """Configuration of an endpoint. Out of range values raise ConfigError.
+
+    mtu: payload bytes of a segment, a verbs MTU. max_run: segments of one send on one path (1 = spray per packet).
+    paths: source ports to spray over; entropies: these instead of automatic ones. floor: paths that stay usable
+    whatever happens, 0 for a quarter of them. selector, control, control_parameters: policy by name. window: data
+    segments that may be outstanding. sq_depth, rq_depth: work requests. max_rd_atomic: READs and atomics outstanding.
+    inline: largest SEND that travels inside its message, bytes. retries: timeouts in a row, backing off, before giving
+    up. rto_min: least retransmission timeout in picoseconds, 0 for 25 ms in real time and 20 base RTTs in virtual time.
+    ack_every: bytes that ask for an acknowledgement. icrc: whether bytes carry a checksum. cnp is left to the control.
+    """
+
+    mtu: int = 4096
+    max_run: int = 1
+    paths: int = 16
+    entropies: tuple[int, ...] | None = None
+    floor: int = 0
+    selector: str = "pot"
+    control: str | type[Control] = "dctcp"
+    control_parameters: Mapping[str, object] = field(default_factory=dict)
+    window: int = 2048
+    sq_depth: int = 1024
+    rq_depth: int = 1024
+    max_rd_atomic: int = 16
+    inline: int = 256
+    retries: int = 7
+    rto_min: Time = 0
+    ack_every: int = 16384
+    icrc: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mtu not in VERBS_MTUS:
+            raise ConfigError(f"mtu = {self.mtu!r}: allowed are the verbs MTUs {', '.join(map(str, VERBS_MTUS))}")
+        count = len(self.entropies) if self.entropies is not None else self.paths
+        _check("paths", count, 1, MAX_PATHS)
+        _check("max_run", self.max_run, 1, 1024)
+        _check("floor", self.floor, 0, count)
+        _check("window", self.window, 16, 32768)
+        _check("sq_depth", self.sq_depth, 1, 1 << 20)
+        _check("rq_depth", self.rq_depth, 1, 1 << 20)
+        _check("max_rd_atomic", self.max_rd_atomic, 1, 64)
+        _check("inline", self.inline, 0, 256)
+        _check("retries", self.retries, 1, 64)
+        _check("rto_min", self.rto_min, 0, 60_000 * MS)
+        _check("ack_every", self.ack_every, 1, 1 << 24)
+        selectors.check(self.selector)
+
+    def least_rto(self, caps: NicCaps) -> Time:
+        """The least retransmission timeout on this Nic, picoseconds."""
+        if self.rto_min:
+            return self.rto_min
+        return 20 * caps.base_rtt if caps.virtual_time else 25 * MS
+
+
+@dataclass(frozen=True)
+class ConnectionParameters:
+    """What a peer must know to talk to one connection; travels as JSON at bootstrap.
+
+    address: IP address as hex of its 4 or 16 bytes. tag: verification tag this side expects in control payloads.
+    dsn, csn: first sequence numbers this side sends. rq_depth bounds nothing, it is told for reports.
+    """
+
+    version: int
+    address: str
+    qpn: int
+    tag: int
+    dsn: int
+    csn: int
+    mtu: int
+    window: int
+    max_rd_atomic: int
+    inline: int
+    icrc: str
+    control: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConnectionParameters:
+        """Parameters from a peer's JSON. NegotiationError names what is missing, unknown, or not of its type and
+        range."""
+        known = {item.name: item for item in fields(cls)}
+        for name in data:
+            if name not in known:
+                raise NegotiationError(f"parameter {name} = {data[name]!r} is unknown here: refused")
+        for name, item in known.items():
+            if name not in data:
+                raise NegotiationError(f"parameter {name} is missing")
+            value = data[name]
+            wanted = int if item.type == "int" else str
+            if type(value) is not wanted or (wanted is int and not 0 <= value < 1 << 32):
+                raise NegotiationError(f"parameter {name} = {value!r}: {wanted.__name__} of at most 32 bits is allowed")
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What two sides agreed on: the smaller of each limit."""
+
+    mtu: int
+    window: int
+    max_rd_atomic: int
+    inline: int
+
+
+def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agreement:
+    """Agree or raise NegotiationError naming the parameter and both values. Nothing is guessed."""
+    for name in ("version", "icrc"):
+        ours, theirs = getattr(local, name), getattr(remote, name)
+        if ours != theirs:
+            raise NegotiationError(f"{name}: {ours!r} here, {theirs!r} at the peer: both sides must have the same")
+    if remote.mtu not in VERBS_MTUS:
+        raise NegotiationError(f"mtu: {remote.mtu} at the peer is no verbs MTU")
+    if len(remote.address) not in (8, 32):
+        raise NegotiationError(f"address: {remote.address!r} at the peer is neither IPv4 nor IPv6")
+    try:
+        bytes.fromhex(remote.address)
+    except ValueError:
+        raise NegotiationError(f"address: {remote.address!r} at the peer is not hexadecimal") from None
+    for name, limit in (("qpn", 1 << 24), ("window", 1 << 16), ("max_rd_atomic", 1 << 8), ("inline", 257)):
+        if getattr(remote, name) >= limit:
+            raise NegotiationError(f"{name}: {getattr(remote, name)} at the peer is above {limit - 1}")
+    if remote.window < 16 or remote.max_rd_atomic < 1:
+        raise NegotiationError(
+            f"window: {remote.window}, max_rd_atomic: {remote.max_rd_atomic} at the peer is too small"
+        )
+    mtu = min(local.mtu, remote.mtu)
+    # The ACK's bitmaps must span a whole window and the history behind it.
+    window = min(local.window, remote.window, max_ack_bits(mtu) * 2 // 3)
+    return Agreement(mtu, window, min(local.max_rd_atomic, remote.max_rd_atomic), min(local.inline, remote.inline))

@@ -1,0 +1,562 @@
+"""One queue pair: ties its parts together and keeps its state. No policy, no mechanism of its own.
+
+A Connection is driven by its Endpoint: packets come by `receive`, turns to send by `transmit`, time by `expire`. Users
+post work requests on it and read completions from the endpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import cython
+
+from cc import registry
+from cc.base import Environment
+from transport.channel import Channel, Reliable
+from transport.clock import NEVER, US
+from transport.completion import Completion, Opcode, Status
+from transport.config import ConnectionParameters, negotiate
+from transport.context import Context
+from transport.control import (
+    Ack,
+    Atomic,
+    AtomicReply,
+    Close,
+    Msg,
+    Nack,
+    Probe,
+    ProbeReply,
+    ReadReq,
+    RecvAdvert,
+    Reject,
+    Terminate,
+)
+from transport.errors import ConfigError, LocalProtocolError
+from transport.ledger import Ledger
+from transport.packet import CE, CONTROL, DATA, DATAGRAM, Packet, Packets
+from transport.placement import MAX_LENGTH, Access, as_view
+from transport.receiver import Receiver
+from transport.recovery import Recovery
+from transport.responder import Responder
+from transport.sender import Sender
+from transport.sequence import unwrap
+from transport.states import POST_RECV, POST_SEND, State, check_transition
+from transport.timers import Source
+from transport.wire import max_ack_bits, max_advert, max_inline
+from transport.work import PostedReceive, Work
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from transport.control import Control
+    from transport.endpoint import Endpoint
+
+_EXPOSED = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+_KIND_MESSAGE = 0
+_KIND_REQUEST = 1
+_KIND_CONNECTION = 2
+
+
+class Connection(Source):
+    """A queue pair of `endpoint`. Times are picoseconds; wr_id is the user's own and comes back in the completion."""
+
+    def __init__(
+        self, endpoint: Endpoint, context: Context, parameters: ConnectionParameters, first: tuple[int, int]
+    ) -> None:
+        Source.__init__(self)
+        self.endpoint = endpoint
+        self.context = context
+        self.parameters = parameters
+        self.state = State.INIT
+        self.qpn = context.qpn
+        self.peer_index = -1
+        self.error = ""
+        self.datagrams: deque[Packet] = deque()
+        dsn, csn = first
+        self.channel = Channel(context, csn, 0, self._control_acknowledged)
+        self.sender = Sender(context, self.channel, self, dsn)
+        self.recovery = Recovery(context, self.sender, self.channel, self)
+        self.receiver = Receiver(context, self.channel, Ledger(0, 1), self)
+        self.responder = Responder(context, self.channel, self.receiver.ledger, self.sender, self)
+        self.closing = False
+        self.close_sent = False
+        self.tombstone = False
+        self.peer_close: Close | None = None
+        self.linger_until = NEVER
+        self.active_at = 0
+
+    # Setting up
+
+    def connect(self, now: int, remote: ConnectionParameters) -> None:
+        """Agree with the peer's parameters and go to RTS. NegotiationError or ConfigError changes nothing."""
+        if self.state != State.INIT:
+            raise LocalProtocolError(f"queue pair {self.qpn:#x} is in {self.state.name}: connect needs INIT")
+        agreed = negotiate(self.parameters, remote)
+        context = self.context
+        caps = self.endpoint.caps
+        config = context.config
+        environment = Environment(
+            segment=agreed.mtu, rate=caps.rate, base_rtt=caps.base_rtt, max_window=agreed.window * agreed.mtu, now=now
+        )
+        chosen = registry.resolve(config.control) if isinstance(config.control, str) else config.control
+        for need in sorted(chosen.needs):
+            if not getattr(caps, need, False):
+                raise ConfigError(f"control {chosen.name} needs {need}, which this Nic does not give")
+        context.control = registry.make(chosen, config.control_parameters, environment)
+        context.peer_address = bytes.fromhex(remote.address)
+        peer = self.endpoint.peer(context.peer_address)
+        self.endpoint.attach(peer, self)
+        context.peer = peer
+        context.paths = peer.paths
+        context.generation = peer.paths.generation
+        context.peer_qpn = remote.qpn
+        context.tag_out = remote.tag
+        context.segment = agreed.mtu
+        context.max_run = max(1, min(config.max_run, caps.max_run))
+        context.window = agreed.window
+        context.max_ack_bits = max_ack_bits(agreed.mtu)
+        context.max_advert = max_advert(agreed.mtu)
+        context.inline = min(agreed.inline, max_inline(agreed.mtu))
+        context.max_rd_atomic = agreed.max_rd_atomic
+        context.ack_every = max(config.ack_every, context.max_run * agreed.mtu)
+        context.base_rtt = caps.base_rtt
+        context.rto_min = config.least_rto(caps)
+        context.pacer.slack = 0 if caps.virtual_time else 100 * US
+        self.channel.edge_in = remote.csn
+        self.receiver.ledger = self.responder.ledger = Ledger(remote.dsn, agreed.window)
+        self.active_at = now
+        self._move(State.RTR)
+        self._move(State.RTS)
+        context.wake()
+
+    # Posting (ibv_post_send, ibv_post_recv)
+
+    def post_write(
+        self, now: int, wr_id: int, data: Buffer | int, remote_address: int, rkey: int, imm: int | None = None
+    ) -> None:
+        """RDMA WRITE, WITH IMM if `imm` is given. An int as `data` stands for that many phantom bytes."""
+        work = self._work(wr_id, Opcode.RDMA_WRITE, data, imm)
+        work.address = _check_u64("remote_address", remote_address)
+        work.rkey = rkey
+        self._post(now, work)
+
+    def post_send(self, now: int, wr_id: int, data: Buffer | int, imm: int | None = None) -> None:
+        """SEND into the peer's next posted receive; waits for one."""
+        self._post(now, self._work(wr_id, Opcode.SEND, data, imm))
+
+    def post_read(self, now: int, wr_id: int, buffer: Buffer | int, remote_address: int, rkey: int) -> None:
+        """RDMA READ into `buffer`, all of it."""
+        work = self._work(wr_id, Opcode.RDMA_READ, buffer, None)
+        if work.data is not None and work.length and work.data.readonly:
+            raise ConfigError("buffer is read-only: a READ writes to it")
+        work.address = _check_u64("remote_address", remote_address)
+        work.rkey = rkey
+        self._post(now, work)
+
+    def post_fetch_add(self, now: int, wr_id: int, remote_address: int, rkey: int, add: int) -> None:
+        """Add to 8 remote bytes; the completion's `value` is what was there before."""
+        work = self._work(wr_id, Opcode.FETCH_ADD, 8, None)
+        work.operand = _check_u64("add", add)
+        work.address = _check_u64("remote_address", remote_address)
+        work.rkey = rkey
+        self._post(now, work)
+
+    def post_cmp_swap(self, now: int, wr_id: int, remote_address: int, rkey: int, compare: int, swap: int) -> None:
+        """Store `swap` in 8 remote bytes if they equal `compare`; the completion's `value` is what was there before."""
+        work = self._work(wr_id, Opcode.COMP_SWAP, 8, None)
+        work.operand = _check_u64("swap", swap)
+        work.compare = _check_u64("compare", compare)
+        work.address = _check_u64("remote_address", remote_address)
+        work.rkey = rkey
+        self._post(now, work)
+
+    def post_recv(self, now: int, wr_id: int, buffer: Buffer | int) -> None:
+        """Post a receive; its buffer is advertised to the peer with a key for one use. Allowed before `connect`."""
+        if self.state not in POST_RECV:
+            raise LocalProtocolError(f"queue pair {self.qpn:#x} is in {self.state.name}: receives cannot be posted")
+        if self.state == State.ERR:
+            self._complete(wr_id, Status.WR_FLUSH_ERR, Opcode.RECV, error=self.error)
+            return
+        self.receiver.check_depth()
+        self.receiver.post(wr_id, self.context.domain.expose(buffer, _EXPOSED, self.qpn))
+        self.context.wake()
+
+    def close(self, now: int) -> None:
+        """Finish what was posted, tell the peer, and free the queue pair. New requests are refused from now on."""
+        if self.state == State.RTS:
+            self._move(State.SQD)
+            self.closing = True
+            self.linger_until = now + self._give_up()
+            self.context.wake()
+        elif self.state in (State.INIT, State.ERR):
+            self._destroy()
+
+    # The endpoint's side
+
+    def receive(self, now: cython.longlong, packet: Packet) -> None:
+        """A packet for this queue pair, from the peer's address."""
+        counters = self.context.counters
+        state = self.state
+        if state == State.RESET or state == State.INIT:
+            counters.dropped_wrong_state += 1
+            return
+        self.active_at = now
+        kind: cython.int = packet.kind
+        if kind == DATA:
+            if state == State.ERR:
+                counters.dropped_wrong_state += 1
+                return
+            self.receiver.on_data(now, packet)
+            self.receiver.deliver(now)
+            if self.responder.pending:
+                self.responder.run(now)
+        elif kind in (CONTROL, DATAGRAM):
+            if packet.tag != self.context.tag_in:
+                counters.dropped_wrong_tag += 1
+                return
+            if kind == CONTROL:
+                self._on_control(now, packet)
+            else:
+                self._on_datagram(now, packet)
+        self._rearm(now)
+
+    def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
+        if self.state < State.RTR:
+            return False
+        sent: cython.longlong = self.receiver.transmit_ack(now, out)
+        while self.datagrams and sent < limit:
+            out.append(self.datagrams.popleft())
+            sent += 1
+        if self.state != State.ERR:
+            self.receiver.advertise()
+        # Data first: beginning a message posts its MSG, which then leaves in the same turn.
+        if sent < limit and (self.state == State.RTS or self.state == State.SQD):
+            if self.sender.flow.oldest is None and self.sender.has_more():
+                self.context.peer.activity(now)
+            sent += self.sender.transmit(now, out, limit - sent)
+            if self.responder.pending and not self.sender.responding():
+                self.endpoint.deferred.append(self.responder)
+        sent += self.channel.transmit(now, out, max(1, limit - sent))
+        if self.closing:
+            self._progress_close(now)
+        self._rearm(now)
+        return sent >= limit
+
+    def expire(self, now: cython.longlong) -> None:
+        if self.state == State.RESET:
+            return
+        if now >= self.linger_until:
+            self._linger_over(now)
+            return
+        if self.receiver.ack_due <= now:
+            self.receiver.ack_now = True
+        self.recovery.handle_timeout(now)
+        if self.state != State.ERR and now >= self._keep_alive_at():
+            self.channel.post(RecvAdvert(self.receiver.advertised & 0xFFFFFFFF, ()), ask=True)
+        if self._quiet() and now >= self._release_at():
+            self.sender.release()
+            self.receiver.ledger.release()
+        self.context.wake()
+        self._rearm(now)
+
+    def send_datagram(self, packet: Packet) -> None:
+        """Queue an unreliable answer; few are kept, a peer that asks faster loses them."""
+        if len(self.datagrams) < 16:
+            self.datagrams.append(packet)
+            self.context.wake()
+
+    # What the parts report
+
+    def complete_send(self, work: Work, status: Status, error: str) -> None:
+        byte_len = work.length if work.opcode == Opcode.RDMA_READ and status == Status.SUCCESS else 0
+        self._complete(work.wr_id, status, Opcode(work.opcode), byte_len, None, work.value, error)
+
+    def complete_receive(
+        self, receive: PostedReceive, status: Status, opcode: Opcode, imm: int | None, error: str
+    ) -> None:
+        self._complete(receive.wr_id, status, opcode, receive.length, imm, None, error)
+
+    def find_read(self, number: int) -> Work | None:
+        """The outstanding READ or atomic with this number on the wire."""
+        sender = self.sender
+        return sender.reads.get(unwrap(number, sender.next_read))
+
+    def finish_read(self, work: Work) -> None:
+        """The answer to a READ or atomic is complete."""
+        self.sender.reads.pop(work.number, None)
+        if work.region is not None:
+            work.region.deregister()
+        self.sender.finish(work)
+        self.context.wake()
+
+    def refuse(self, now: int, status: Status, number: int, cause: str) -> None:
+        """A READ or atomic of the peer is invalid: tell it and go to ERR, as a responder does (IB spec 9.9.5)."""
+        self.fail(
+            now,
+            Status.WR_FLUSH_ERR,
+            f"refused the peer's request: {cause}",
+            None,
+            Terminate(status, _KIND_REQUEST, number),
+        )
+
+    def refuse_message(self, now: int, receive: PostedReceive) -> None:
+        """A SEND is longer than the receive it consumes."""
+        cause = f"SEND of {receive.length} bytes into a receive of {receive.region.length}"
+        answer = Terminate(Status.REM_INV_REQ_ERR, _KIND_MESSAGE, receive.number & 0xFFFFFFFF)
+        self.receiver.queue.popleft()
+        self.receiver.head += 1
+        receive.region.deregister()
+        self.complete_receive(receive, Status.LOC_LEN_ERR, Opcode.RECV, None, self._describe(cause))
+        self.fail(now, Status.WR_FLUSH_ERR, cause, None, answer)
+
+    def fail(self, now: int, status: Status, cause: str, guilty: Work | None, answer: Terminate | None = None) -> None:
+        """Go to ERR. `guilty` completes with `status`, the rest with WR_FLUSH_ERR; without a guilty one, all requests
+        complete with `status`. `answer` is sent to the peer if it may be alive."""
+        if self.state in (State.ERR, State.RESET):
+            self.channel.waiting.clear()
+            self.channel.outstanding.clear()
+            self.channel.missing = 0
+            return
+        self.error = self._describe(cause)
+        self._move(State.ERR)
+        works = list(self.sender.queue)
+        self.sender.queue.clear()
+        for work in works:
+            mine = guilty is None or work is guilty
+            self.complete_send(work, status if mine else Status.WR_FLUSH_ERR, self.error)
+        self.sender.abandon()
+        self.receiver.flush(self.error)
+        self.responder.pending.clear()
+        self.channel.waiting.clear()
+        self.channel.outstanding.clear()
+        self.channel.missing = 0
+        self.channel.una = self.channel.next
+        self.linger_until = NEVER
+        if answer is None and status != Status.RETRY_EXC_ERR:
+            answer = Terminate(status, _KIND_CONNECTION, 0)
+        if answer is not None:
+            self.channel.post(answer, ask=True)
+        self._rearm(now)
+
+    # Control
+
+    def _on_control(self, now: int, packet: Packet) -> None:
+        sequence = self.channel.arrived(packet.seq)
+        if sequence == -2:
+            self.context.counters.dropped_outside_window += 1
+            return
+        self.receiver.on_control_arrival(now, packet)
+        if sequence >= 0 and not self._dispatch(now, sequence, packet.control):
+            self.context.counters.dropped_bad_control += 1
+        if self.state not in (State.ERR, State.RESET):
+            self.receiver.deliver(now)
+            self.responder.run(now)
+
+    def _dispatch(self, now: int, sequence: int, control: Control | None) -> bool:
+        if self.state == State.ERR:
+            return True
+        if isinstance(control, Msg):
+            return self.receiver.on_msg(now, control)
+        if isinstance(control, RecvAdvert):
+            self.context.wake()
+            return self.sender.advertised(control)
+        if isinstance(control, (ReadReq, Atomic)):
+            return self.responder.on_request(sequence, control)
+        if isinstance(control, AtomicReply):
+            work = self.find_read(control.number)
+            if work is None or work.opcode not in (Opcode.FETCH_ADD, Opcode.COMP_SWAP):
+                return False
+            work.value = control.value
+            self.finish_read(work)
+            return True
+        if isinstance(control, Close):
+            self.peer_close = control
+            if not self.closing and self.state == State.RTS:
+                self.close(now)
+            self.context.wake()
+            return True
+        if isinstance(control, Terminate):
+            self._terminated(now, control)
+            return True
+        return False
+
+    def _terminated(self, now: int, notice: Terminate) -> None:
+        """The peer went to ERR and says why."""
+        status = Status(notice.status) if notice.status in Status._value2member_map_ else Status.REM_OP_ERR
+        guilty: Work | None = None
+        if notice.kind == _KIND_REQUEST:
+            guilty = self.find_read(notice.number)
+        elif notice.kind == _KIND_MESSAGE:
+            for work in self.sender.queue:
+                if work.opcode in (Opcode.SEND, Opcode.RDMA_WRITE) and work.number & 0xFFFFFFFF == notice.number:
+                    guilty = work
+        cause = f"the peer terminated with {status.name}"
+        if guilty is None:
+            self.fail(now, Status.WR_FLUSH_ERR, cause, None, None)
+            self.channel.waiting.clear()
+        else:
+            self.fail(now, status, cause, guilty, None)
+            self.channel.waiting.clear()
+
+    def _on_datagram(self, now: int, packet: Packet) -> None:
+        control = packet.control
+        counters = self.context.counters
+        if isinstance(control, Ack):
+            counters.acks_received += 1
+            if not self.recovery.on_ack(now, control):
+                counters.dropped_bad_ack += 1
+                return
+            if self.state != State.ERR:
+                self.context.peer.activity(now)
+            self.context.wake()
+        elif isinstance(control, Probe):
+            answer = self.context.packet(DATAGRAM, control.entropy, 1)
+            answer.control = ProbeReply(control.nonce, control.entropy, 0, packet.ecn == CE)
+            self.send_datagram(answer)
+        elif isinstance(control, ProbeReply):
+            if not self.context.peer.probe_reply(now, control):
+                counters.dropped_bad_probe += 1
+        elif isinstance(control, Reject):
+            self._rejected(now, control)
+        elif isinstance(control, Nack):
+            if not self.recovery.trimmed(now, control.seq, control.psn):
+                counters.dropped_bad_control += 1
+        else:
+            counters.dropped_bad_control += 1
+
+    def _rejected(self, now: int, notice: Reject) -> None:
+        """The responder refused a data packet. Believed only if exactly that was sent and is outstanding."""
+        sender = self.sender
+        dsn = unwrap(notice.seq, sender.una)
+        send = sender.ring[dsn & sender.mask] if sender.una <= dsn < sender.next else None
+        if send is None:
+            return
+        work: Work = send.work
+        if (
+            work.rkey != notice.rkey
+            or not work.address <= notice.address <= work.address + work.length
+            or work.response
+        ):
+            return
+        self.fail(now, Status.REM_ACCESS_ERR, "the peer refused key, right or bounds of a write", work)
+
+    def _control_acknowledged(self, now: int, item: Reliable) -> None:
+        """A reliable control packet of ours has arrived."""
+        if item.charge:
+            self.sender.charge_back(item)
+        work = item.work
+        if work is not None and isinstance(item.control, Msg) and not work.response:
+            work.waiting -= 1
+            self.sender.finish(work)
+
+    # Timers and the end
+
+    def _rearm(self, now: cython.longlong) -> None:
+        """One deadline for everything this connection waits for."""
+        if self.state < State.RTR:
+            return
+        due: cython.longlong = min(self.receiver.ack_due, self.linger_until)
+        due = min(due, self.recovery.next_timeout(now))
+        due = min(due, self.sender.paced_until(now))
+        if due == NEVER:
+            if self._quiet():
+                if self.sender.mask or self.receiver.ledger.mask:
+                    due = self._release_at()
+            else:
+                due = self._keep_alive_at()
+        if due != self.deadline:
+            self.context.timers.arm(self, due)
+
+    def _quiet(self) -> bool:
+        """Nothing posted, nothing outstanding, nothing missing."""
+        ledger = self.receiver.ledger
+        return self.sender.idle() and not self.channel.pending() and ledger.edge == ledger.top
+
+    def _release_at(self) -> int:
+        return self.active_at + 2 * self.context.rto()
+
+    def _keep_alive_at(self) -> int:
+        """When to ask whether the peer lives: requests wait for it, yet nothing is outstanding that a timeout
+        covers."""
+        if self.channel.pending() or self.sender.flow.oldest is not None or not self.sender.queue:
+            return NEVER
+        return max(self.active_at, self.recovery.heard_at, self.sender.last_sent_at) + 8 * self.context.rto()
+
+    def _give_up(self) -> int:
+        return self.context.rto() << min(self.context.config.retries + 1, 10)
+
+    def _progress_close(self, now: int) -> None:
+        if not self.close_sent and self.sender.idle() and not self.sender.queue:
+            self.close_sent = True
+            final = Close(self.sender.next & 0xFFFFFFFF, (self.channel.next + len(self.channel.waiting)) & 0xFFFFFFFF)
+            self.channel.post(final, ask=True)
+        elif self.close_sent and self.peer_close is not None and not self.channel.pending() and not self.tombstone:
+            self.tombstone = True
+            self.receiver.flush(self._describe("the connection was closed"))
+            self.linger_until = now + 2 * self.context.rto()  # repeats the last ACK for a while
+
+    def _linger_over(self, now: int) -> None:
+        if self.sender.queue:
+            self.fail(now, Status.WR_FLUSH_ERR, "the connection was closed before the request could be finished", None)
+        self._destroy()
+
+    def _destroy(self) -> None:
+        self.receiver.flush(self.error or self._describe("the connection was closed"))
+        self.sender.abandon()
+        self._move(State.RESET)
+        self.context.timers.arm(self, NEVER)
+        self.endpoint.forget(self)
+
+    def _move(self, state: State) -> None:
+        check_transition(self.state, state)
+        self.state = state
+
+    def _describe(self, cause: str) -> str:
+        peer = self.context.peer
+        where = f"peer {peer.name}" if peer is not None else "no peer"
+        send = self.sender.flow.oldest
+        path = f" path {send.subflow.path.entropy}" if send is not None else ""
+        return f"{where} qpn {self.context.peer_qpn:#x}{path}: {cause}"
+
+    def _work(self, wr_id: int, opcode: Opcode, data: Buffer | int, imm: int | None) -> Work:
+        length = data if isinstance(data, int) else 0
+        view = None if isinstance(data, int) else as_view(data, "data")
+        if view is not None:
+            length = view.nbytes
+        if not 0 <= length <= MAX_LENGTH:
+            raise ConfigError(f"length = {length}: allowed are 0 to {MAX_LENGTH} bytes")
+        work = Work(wr_id, opcode, length)
+        work.data = view
+        if imm is not None:
+            if not 0 <= imm < 1 << 32:
+                raise ConfigError(f"imm = {imm}: allowed are 0 to {(1 << 32) - 1}")
+            work.imm = imm
+            work.has_imm = True
+        return work
+
+    def _post(self, now: int, work: Work) -> None:
+        if self.state not in POST_SEND:
+            raise LocalProtocolError(f"queue pair {self.qpn:#x} is in {self.state.name}: sends cannot be posted")
+        if self.state == State.ERR:
+            self._complete(work.wr_id, Status.WR_FLUSH_ERR, Opcode(work.opcode), error=self.error)
+            return
+        self.sender.post(work)
+        self.active_at = now
+        self.context.wake()
+
+    def _complete(
+        self, wr_id: int, status: Status, opcode: Opcode, byte_len: int = 0, imm: int | None = None,
+        value: int | None = None, error: str = "",
+    ) -> None:  # fmt: skip
+        if status == Status.SUCCESS:
+            self.context.counters.requests_completed += 1
+        else:
+            self.context.counters.requests_failed += 1
+        self.endpoint.completions.append(Completion(wr_id, status, opcode, self.qpn, byte_len, imm, value, error))
+
+
+def _check_u64(name: str, value: int) -> int:
+    if not 0 <= value < 1 << 64:
+        raise ConfigError(f"{name} = {value}: allowed are 0 to {(1 << 64) - 1}")
+    return value

@@ -1,0 +1,113 @@
+"""What the parts of one connection share: its agreed parameters, its peer, its control, and how a packet starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cython
+
+from cc.base import Control
+from cc.signals import AckSignal, LossSignal
+from transport.counters import Counters
+from transport.pacing import Pacer
+from transport.packet import CLASS_CONTROL, PSN_MASK, Packet
+from transport.paths import PathSet
+from transport.placement import ProtectionDomain
+from transport.timers import Source, Timers
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from transport.config import EndpointConfig
+    from transport.peer import Peer
+
+
+class Context:
+    """Shared state of one connection; policy-free, every field is public.
+
+    tag_out, tag_in: verification tags of the control payloads sent and expected. flow: the connection's own random
+    number (selectors). generation: the path set the control last knew. Times are picoseconds.
+    """
+
+    def __init__(
+        self, config: EndpointConfig, domain: ProtectionDomain, counters: Counters, timers: Timers, ready: deque[Source]
+    ) -> None:
+        self.config = config
+        self.domain = domain
+        self.counters = counters
+        self.timers = timers
+        self.ready = ready
+        self.owner: Any = None
+        # Known from `Connection.connect` on; nothing that uses them runs before.
+        self.peer: Peer = None  # type: ignore[assignment]
+        self.paths: PathSet = None  # type: ignore[assignment]
+        self.control: Control = None  # type: ignore[assignment]
+        self.pacer = Pacer(0)
+        self.ack_signal = AckSignal()
+        self.loss_signal = LossSignal()
+        self.qpn = 0
+        self.peer_qpn = 0
+        self.address = b""
+        self.peer_address = b""
+        self.tag_in = 0
+        self.tag_out = 0
+        self.flow = 0
+        self.psn = 0
+        self.segment = 0
+        self.max_run = 1
+        self.window = 0
+        self.max_ack_bits = 0
+        self.max_advert = 1
+        self.inline = 0
+        self.max_rd_atomic = 1
+        self.ack_every = 0
+        self.base_rtt = 0
+        self.rto_min = 0
+        self.generation = 0
+
+    def packet(self, kind: cython.int, entropy: cython.longlong, count: cython.longlong) -> Packet:
+        """A new packet to the peer, by `entropy`, with `count` fresh PSNs. Control packets get their class and tag."""
+        packet = Packet()
+        packet.kind = kind
+        packet.src = self.address
+        packet.dst = self.peer_address
+        packet.qpn = self.peer_qpn
+        packet.src_qpn = self.qpn
+        packet.entropy = entropy
+        packet.psn = self.psn
+        packet.count = count
+        packet.segment = self.segment
+        packet.tag = self.tag_out
+        packet.priority = CLASS_CONTROL
+        self.psn = (self.psn + count) & PSN_MASK
+        return packet
+
+    def wake(self) -> None:
+        """The connection may have something to send: give it a turn."""
+        owner: Source = self.owner
+        if not owner.queued:
+            owner.queued = True
+            self.ready.append(owner)
+
+    def round_trip(self) -> cython.longlong:
+        """Smoothed round trip to the peer, picoseconds; the network's idle one before the first sample."""
+        paths: PathSet = self.paths
+        return paths.srtt if paths.srtt > 0 else self.base_rtt
+
+    def ack_delay(self) -> cython.longlong:
+        """How long an acknowledgement may be held back: a quarter of the round trip."""
+        return self.round_trip() // 4
+
+    def rto(self) -> cython.longlong:
+        """Retransmission timeout (RFC 6298 section 2) plus the peer's ack delay, picoseconds."""
+        paths: PathSet = self.paths
+        if paths.srtt <= 0:
+            return max(self.rto_min, 10 * self.base_rtt)
+        return max(self.rto_min, paths.srtt + 4 * paths.rttvar + self.ack_delay())
+
+    def probe_timeout(self) -> cython.longlong:
+        """Silence after which the tail is probed (RFC 8985 section 7: two round trips, and room for a held ACK)."""
+        paths: PathSet = self.paths
+        if paths.srtt <= 0:
+            return 10 * self.base_rtt
+        return 2 * paths.srtt + max(paths.srtt // 2, 4 * paths.rttvar)

@@ -1,0 +1,63 @@
+"""Drives one Endpoint over one Nic, in the Nic's own time. The only place, beside the runner, that holds both."""
+
+from __future__ import annotations
+
+from transport.clock import NEVER, Time
+from transport.completion import Completion
+from transport.endpoint import Endpoint
+from transport.nic.base import Nic
+from transport.packet import Packet
+
+_BATCH = 64
+
+
+class Driver:
+    """Moves packets and time between `endpoint` and `nic`."""
+
+    def __init__(self, endpoint: Endpoint, nic: Nic) -> None:
+        self.endpoint = endpoint
+        self.nic = nic
+        self.unsent: list[Packet] = []
+
+    def now(self) -> Time:
+        return self.nic.now()
+
+    def step(self, block_until: Time | None = 0) -> list[Completion]:
+        """Receive, let time pass, transmit; if that did nothing, wait for a packet, a timeout, or `block_until` (None:
+        no
+        limit). Returns the completions that are due."""
+        busy = self._turn()
+        completions = self._completions()
+        if not busy and not completions and block_until != 0:
+            until = self.endpoint.poll_timeout()
+            if block_until is not None:
+                until = min(until, block_until)
+            self.nic.wait(until if until < NEVER else None)
+            self._turn()
+            completions = self._completions()
+        return completions
+
+    def close(self) -> None:
+        self.nic.close()
+
+    def _turn(self) -> bool:
+        endpoint, nic = self.endpoint, self.nic
+        packets = nic.receive(_BATCH)
+        now = nic.now()
+        for packet in packets:
+            endpoint.receive(packet, now)
+        if endpoint.poll_timeout() <= now:
+            endpoint.handle_timeout(now)
+        if not self.unsent:
+            self.unsent = endpoint.poll_transmit(now, _BATCH)
+        sent = 0
+        if self.unsent:
+            sent = nic.send(self.unsent)
+            del self.unsent[:sent]
+        return bool(packets) or sent > 0
+
+    def _completions(self) -> list[Completion]:
+        done: list[Completion] = []
+        while (completion := self.endpoint.poll_completion()) is not None:
+            done.append(completion)
+        return done

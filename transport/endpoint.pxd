@@ -1,0 +1,24 @@
+from transport.connection cimport Connection
+from transport.counters cimport Counters
+from transport.packet cimport Packet
+from transport.table cimport Table
+from transport.timers cimport Source, Timers
+
+cdef class Endpoint:
+    cdef public object config
+    cdef public object address
+    cdef public object caps
+    cdef public object rng
+    cdef public list entropies
+    cdef public Counters totals
+    cdef public Timers timers
+    cdef public object ready
+    cdef public object completions
+    cdef public Table connections
+    cdef public dict peers
+    cdef public object resting
+    cdef public list deferred
+    cdef public long long now
+    cpdef object receive(self, Packet packet, long long now)
+    cpdef object handle_timeout(self, long long now)
+    cpdef long long poll_timeout(self)

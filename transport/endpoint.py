@@ -1,0 +1,188 @@
+"""The endpoint: finds the queue pair of a packet, gives every queue pair its turn, owns what is host-wide.
+
+Sans-IO. After `receive`, `handle_timeout` or any post_*, drain `poll_transmit` and `poll_completion`, then call
+`handle_timeout` at `poll_timeout`. Early or repeated calls are harmless.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import cython
+
+from transport import entropy
+from transport.clock import Time
+from transport.completion import Completion
+from transport.config import PROTOCOL_VERSION, ConnectionParameters, EndpointConfig
+from transport.connection import Connection
+from transport.context import Context
+from transport.counters import Counters
+from transport.errors import ConfigError
+from transport.nic.base import NicCaps
+from transport.packet import Packet
+from transport.peer import Peer
+from transport.placement import ProtectionDomain
+from transport.table import Table
+from transport.timers import Source, Timers
+
+if TYPE_CHECKING:
+    import random
+
+    from transport.paths import PathEvent
+    from transport.responder import Responder
+
+#: Packets a connection may send before the next one has its turn.
+QUANTUM = 32
+
+
+class Endpoint:
+    """One host's transport. address: its IP address, 4 or 16 bytes; rng: the only source of randomness."""
+
+    def __init__(self, config: EndpointConfig, address: bytes, caps: NicCaps, rng: random.Random) -> None:
+        if config.mtu > caps.mtu:
+            raise ConfigError(f"mtu = {config.mtu}: this Nic carries at most {caps.mtu}")
+        if len(address) not in (4, 16):
+            raise ConfigError(f"address = {address!r}: 4 bytes (IPv4) or 16 bytes (IPv6) are allowed")
+        self.config = config
+        self.address = address
+        self.caps = caps
+        self.rng = rng
+        self.entropies = entropy.explicit(config.entropies) if config.entropies else entropy.automatic(config.paths)
+        if len(self.entropies) > caps.max_entropies:
+            raise ConfigError(
+                f"paths = {len(self.entropies)}: this Nic sends from at most {caps.max_entropies} source ports"
+            )
+        self.totals = Counters()
+        self.timers = Timers()
+        self.ready: deque[Source] = deque()
+        self.completions: deque[Completion] = deque()
+        self.connections = Table(rng, 1 << 24)
+        self.peers: dict[bytes, Peer] = {}
+        self.resting: deque[tuple[Time, int]] = deque()
+        self.deferred: list[Responder] = []  # run when the packets of the last poll_transmit have been sent
+        self.now = 0
+
+    # Objects
+
+    def protection_domain(self) -> ProtectionDomain:
+        return ProtectionDomain(self.rng)
+
+    def create_connection(self, domain: ProtectionDomain, now: Time) -> Connection:
+        """A queue pair in INIT. Its `parameters` are what the peer needs for `Connection.connect`."""
+        while self.resting and self.resting[0][0] <= now:
+            self.connections.remove(self.resting.popleft()[1])
+        context = Context(self.config, domain, self.totals, self.timers, self.ready)
+        context.qpn = self.connections.add(None)
+        context.address = self.address
+        context.tag_in = self.rng.getrandbits(32)
+        context.flow = self.rng.getrandbits(31)
+        context.psn = self.rng.getrandbits(24)
+        first = (self.rng.getrandbits(32), self.rng.getrandbits(32))
+        config = self.config
+        parameters = ConnectionParameters(
+            version=PROTOCOL_VERSION, address=self.address.hex(), qpn=context.qpn, tag=context.tag_in, dsn=first[0],
+            csn=first[1], mtu=config.mtu, window=config.window, max_rd_atomic=config.max_rd_atomic,
+            inline=config.inline,
+            icrc="id0" if config.icrc else "off",
+            control=config.control if isinstance(config.control, str) else config.control.name,
+        )  # fmt: skip
+        connection = Connection(self, context, parameters, first)
+        context.owner = connection
+        self.connections.put(context.qpn, connection)
+        return connection
+
+    def peer(self, address: bytes) -> Peer:
+        """The peer host at `address`, with its paths."""
+        peer = self.peers.get(address)
+        if peer is None:
+            floor = self.config.floor or max(1, len(self.entropies) // 4)
+            peer = Peer(
+                _text(address), address, self.entropies, self.config.selector, self.caps.base_rtt, floor, self.rng,
+                self.timers, self.ready,
+            )  # fmt: skip
+            self.peers[address] = peer
+        return peer
+
+    def attach(self, peer: Peer, connection: Connection) -> None:
+        connection.peer_index = len(peer.connections)
+        peer.connections.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """A queue pair is gone. Its number rests until no packet of its time can be on its way any more."""
+        peer = connection.context.peer
+        if peer is not None:
+            last = peer.connections.pop()
+            if last is not connection:
+                peer.connections[connection.peer_index] = last
+                last.peer_index = connection.peer_index
+            if not peer.connections:
+                self.peers.pop(peer.address, None)
+        self.connections.put(connection.qpn, None)
+        rest = 2 * (self.config.least_rto(self.caps) << min(self.config.retries + 1, 10))
+        self.resting.append((self.now + rest, connection.qpn))
+
+    # Driving
+
+    def receive(self, packet: Packet, now: cython.longlong) -> None:
+        """A packet has arrived from the Nic."""
+        self.now = now
+        self.totals.packets_received += packet.count
+        connection: Connection | None = self.connections.get(packet.qpn)
+        if connection is None:
+            self.totals.dropped_unknown_qpn += 1
+            return
+        if packet.src != connection.context.peer_address:
+            self.totals.dropped_wrong_address += 1
+            return
+        connection.receive(now, packet)
+
+    def poll_transmit(self, now: cython.longlong, limit: cython.longlong) -> list[Packet]:
+        """At most about `limit` packets to hand to the Nic, in order, before this is called again: their payload is
+        read
+        from the user's memory when the Nic sends it. Empty when there is nothing to send now."""
+        source: Source
+        self.now = now
+        out: list[Packet] = []
+        while self.deferred:
+            self.deferred.pop().run(now)
+        while self.ready and len(out) < limit:
+            source = self.ready.popleft()
+            source.queued = False
+            if source.transmit(now, out, min(QUANTUM, limit - len(out))) and not source.queued:
+                source.queued = True
+                self.ready.append(source)
+        self.totals.packets_sent += len(out)
+        return out
+
+    def handle_timeout(self, now: cython.longlong) -> None:
+        """Let time pass: everything due at `now` happens."""
+        self.now = now
+        self.timers.run(now)
+
+    def poll_timeout(self) -> cython.longlong:
+        """When to call `handle_timeout` next, NEVER if nothing waits."""
+        return self.timers.next()
+
+    def poll_completion(self) -> Completion | None:
+        """The next work completion, or None."""
+        return self.completions.popleft() if self.completions else None
+
+    def poll_event(self) -> PathEvent | None:
+        """The next change of a path's state, or None."""
+        for peer in self.peers.values():
+            event = peer.paths.poll_event()
+            if event is not None:
+                return event
+        return None
+
+    def counters(self) -> dict[str, int]:
+        """Totals of this endpoint by name."""
+        return self.totals.as_dict()
+
+
+def _text(address: bytes) -> str:
+    """An IP address as people write it."""
+    if len(address) == 4:
+        return ".".join(map(str, address))
+    return ":".join(f"{address[i] << 8 | address[i + 1]:x}" for i in range(0, 16, 2))

@@ -1,0 +1,4 @@
+cdef class Pacer:
+    cdef public long long slack
+    cdef public long long next_at
+    cpdef object spend(self, long long now, long long size, long long rate)

@@ -1,0 +1,78 @@
+"""What this endpoint knows of one peer host, shared by all connections to it: its paths, their order, their probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cython
+
+from transport import selectors
+from transport.clock import NEVER
+from transport.control import Probe, ProbeReply
+from transport.flight import Subflow
+from transport.packet import CLASS_DATA, DATAGRAM, ECT_0, Packets
+from transport.paths import PathSet
+from transport.probes import Prober
+from transport.timers import Source, Timers
+
+if TYPE_CHECKING:
+    import random
+    from collections import deque
+    from collections.abc import Sequence
+
+    from transport.connection import Connection
+
+
+class Peer(Source):
+    """One peer address. carrier: the connection whose queue pair probes are sent to (a probe needs none of its own)."""
+
+    def __init__(
+        self, name: str, address: bytes, entropies: Sequence[int], selector: str, base_rtt: int, floor: int,
+        rng: random.Random, timers: Timers, ready: deque[Source],
+    ) -> None:  # fmt: skip
+        Source.__init__(self)
+        self.name = name
+        self.address = address
+        self.paths = PathSet(entropies, selectors.make(selector), rng, base_rtt, floor, name)
+        self.subflows = [Subflow(path) for path in self.paths.paths]
+        self.prober = Prober(self.paths, rng)
+        self.timers = timers
+        self.ready = ready
+        self.connections: list[Connection] = []
+
+    def activity(self, now: cython.longlong) -> None:
+        """Data is flowing to this peer: its paths are worth probing."""
+        self.prober.activity(now)
+        due: cython.longlong = self.prober.next_timeout()
+        if due < self.deadline:
+            self.timers.arm(self, due)
+
+    def expire(self, now: cython.longlong) -> None:
+        self.prober.handle_timeout(now)
+        if not self.queued:
+            self.queued = True
+            self.ready.append(self)
+
+    def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
+        """Send the probes that are due, in the data class: they must meet what data meets."""
+        index: cython.longlong
+        while self.connections and limit > 0:
+            index = self.prober.poll(now)
+            if index < 0:
+                break
+            connection = self.connections[0]
+            path = self.paths.paths[index]
+            packet = connection.context.packet(DATAGRAM, path.entropy, 1)
+            packet.control = Probe(self.prober.sent(now, index), path.entropy)
+            packet.priority = CLASS_DATA
+            packet.ecn = ECT_0
+            connection.context.counters.probes_sent += 1
+            out.append(packet)
+            limit -= 1
+        due: cython.longlong = self.prober.next_timeout()
+        self.timers.arm(self, due if self.connections else NEVER)
+        return False
+
+    def probe_reply(self, now: cython.longlong, reply: ProbeReply) -> bool:
+        """False if this answers no probe of ours."""
+        return bool(self.prober.reply(now, reply.nonce, reply.entropy, reply.hold, reply.marked))

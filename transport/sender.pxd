@@ -1,0 +1,46 @@
+from transport.channel cimport Channel, Reliable
+from transport.context cimport Context
+from transport.flight cimport Flow, Send, Subflow
+from transport.packet cimport Packet
+from transport.work cimport Work
+
+cdef class Sender:
+    cdef public Context context
+    cdef public Channel channel
+    cdef public object connection
+    cdef public object queue
+    cdef public object unsent
+    cdef public object responses
+    cdef public Work current
+    cdef public long long next
+    cdef public long long una
+    cdef public long long mask
+    cdef public list ring
+    cdef public unsigned char[::1] state
+    cdef public long long in_flight
+    cdef public object missing
+    cdef public Flow flow
+    cdef public bint probe_tail
+    cdef public bint window_limited
+    cdef public object adverts
+    cdef public dict early_adverts
+    cdef public long long next_advert
+    cdef public dict reads
+    cdef public long long next_read
+    cdef public long long last_sent_at
+    cpdef long long transmit(self, long long now, object out, long long limit)
+    cpdef long long paced_until(self, long long now)
+    cdef bint _window_open(self, long long size)
+    cdef bint _paced_out(self, long long now)
+    cdef bint _start(self, long long now)
+    cdef bint _send_new(self, long long now, object out)
+    cdef bint _retransmit(self, long long now, object out)
+    cdef long long _tail_probe(self, long long now, object out)
+    cdef Send _track(self, long long now, Work work, long long dsn, long long count, long long path, long long copies)
+    cdef Packet _packet(self, long long now, Send send)
+    cpdef object lose(self, long long now, Send send, long long dsn)
+    cpdef long long requeue(self, long long now, Send send, long long below)
+    cpdef long long acknowledge(self, Send send, long long dsn)
+    cpdef object finish(self, Work work)
+    cpdef long long size(self, Work work, long long dsn)
+    cdef object _leave(self, Send send, long long dsn)

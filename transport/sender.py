@@ -1,0 +1,524 @@
+"""The sending half: the send queue, segmentation, and what is in flight.
+
+Work requests start one after the other and take their DSNs as they start, so a message is one range of DSNs. Every
+transmission is a Send (transport/flight.py); a ring that grows with what is outstanding maps a DSN to its latest one.
+READ
+responses of this side as a responder go first at message boundaries. What to retransmit, and when, is recovery's
+decision;
+how much may be out is the control's; this file only keeps both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import cython
+
+from transport.channel import Channel, Reliable
+from transport.clock import NEVER
+from transport.completion import Opcode, Status
+from transport.context import Context
+from transport.control import (
+    CMP_SWAP,
+    FETCH_ADD,
+    OP_READ_RESPONSE,
+    OP_SEND,
+    OP_SEND_IMM,
+    OP_WRITE_IMM,
+    Atomic,
+    Msg,
+    ReadReq,
+    Receive,
+    RecvAdvert,
+)
+from transport.errors import QueueFullError
+from transport.flight import Flow, Send, Subflow
+from transport.packet import CLASS_DATA, DATA, ECT_0, Packet, Packets
+from transport.placement import Access
+from transport.sequence import unwrap
+from transport.work import Work
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_FREE = 0
+_IN_FLIGHT = 1
+_LOST = 2
+
+#: A segment sent this often and never acknowledged is its request's fault, not the paths' (protocol rule 13).
+MAX_COPIES = 64
+
+
+class Sender:
+    """Send queue and in-flight ring of one connection. connection: told about finished and failed requests."""
+
+    def __init__(self, context: Context, channel: Channel, connection: Any, first: int) -> None:
+        self.context = context
+        self.channel = channel
+        self.connection = connection
+        self.queue: deque[Work] = deque()  # posted and not completed, in order
+        self.unsent: deque[Work] = deque()
+        self.responses: deque[Work] = deque()
+        self.current: Work | None = None
+        self.next = first
+        self.una = first
+        self.mask = 0
+        self.ring: list[Any] = [None]
+        self.state = bytearray(1)
+        self.in_flight = 0
+        self.missing: deque[int] = deque()
+        self.flow = Flow()
+        self.probe_tail = False
+        self.window_limited = False
+        self.adverts: deque[tuple[int, Receive]] = deque()
+        self.early_adverts: dict[int, RecvAdvert] = {}
+        self.next_advert = 0
+        self.reads: dict[int, Work] = {}
+        self.next_read = 0
+        self.last_sent_at = -NEVER
+
+    # Posting
+
+    def post(self, work: Work) -> None:
+        """Queue a request; QueueFullError at the depth of the send queue."""
+        depth = self.context.config.sq_depth
+        if len(self.queue) >= depth:
+            raise QueueFullError(f"send queue is full: {len(self.queue)} requests outstanding, sq_depth = {depth}")
+        self.queue.append(work)
+        self.unsent.append(work)
+
+    def idle(self) -> bool:
+        """Nothing posted, nothing outstanding."""
+        return (
+            not self.queue
+            and not self.responses
+            and self.current is None
+            and self.flow.oldest is None
+            and not self.missing
+        )
+
+    def advertised(self, advert: RecvAdvert) -> bool:
+        """Take the peer's receives, in the order of their numbers. False if they were told before or lie absurdly far
+        ahead."""
+        if not advert.receives:  # a keep-alive
+            return True
+        number = unwrap(advert.number, self.next_advert)
+        if number < self.next_advert or len(self.early_adverts) >= 256:
+            return False
+        self.early_adverts[number] = advert
+        while (ready := self.early_adverts.pop(self.next_advert, None)) is not None:
+            for receive in ready.receives:
+                self.adverts.append((self.next_advert, receive))
+                self.next_advert += 1
+        return True
+
+    # Transmission
+
+    def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.longlong:
+        """Append data packets to `out`, at most `limit`; return how many."""
+        sent: cython.longlong = 0
+        self.window_limited = False
+        if self.probe_tail:
+            self.probe_tail = False
+            sent += self._tail_probe(now, out)
+        while self.missing and sent < limit:
+            if not self._retransmit(now, out):
+                return sent
+            sent += 1
+        while sent < limit:
+            if self.current is None and not self._start(now):
+                break
+            if self.current is not None:
+                if not self._send_new(now, out):
+                    break
+                sent += 1
+        return sent
+
+    def paced_until(self, now: cython.longlong) -> cython.longlong:
+        """When pacing lets the next send out; NEVER if nothing waits for it."""
+        context = self.context
+        if context.control.rate <= 0 or context.pacer.next_at <= now:
+            return NEVER
+        if self.current is None and not self.missing and not self.unsent and not self.responses:
+            return NEVER
+        return context.pacer.next_at
+
+    def has_more(self) -> bool:
+        """More data is waiting behind what was just sent."""
+        return self.current is not None or bool(self.unsent) or bool(self.responses)
+
+    def responding(self) -> bool:
+        """A READ response has not been read out to its end."""
+        return bool(self.responses) or (self.current is not None and self.current.response)
+
+    def _window_open(self, size: cython.longlong) -> cython.bint:
+        if self.in_flight > 0 and self.in_flight + size > self.context.control.window:
+            self.window_limited = True
+            return False
+        return True
+
+    def _paced_out(self, now: cython.longlong) -> cython.bint:
+        return self.context.control.rate > 0 and self.context.pacer.next_at > now
+
+    def _start(self, now: cython.longlong) -> cython.bint:
+        """Begin the next message. True if something was begun (with data to send: `current` is set)."""
+        work: Work
+        if self.responses:
+            self.current = self.responses.popleft()
+            self._number(self.current)
+            self.channel.post(
+                Msg(
+                    self.current.number, OP_READ_RESPONSE, self.current.first & 0xFFFFFFFF, self.current.count,
+                    self.current.length,
+                ),
+                self.current, ask=True,
+            )  # fmt: skip
+            return True
+        if not self.unsent:
+            return False
+        work = self.unsent[0]
+        if not self._begin(now, work):
+            return False
+        self.unsent.popleft()
+        return True
+
+    def _begin(self, now: cython.longlong, work: Work) -> bool:
+        """Start `work` unless it must wait: for an advert, for a READ to end, for the window."""
+        opcode = work.opcode
+        context = self.context
+        if opcode == Opcode.RDMA_WRITE and not work.has_imm:
+            self._number(work)
+            self.current = work
+            return True
+        if opcode in (Opcode.SEND, Opcode.RDMA_WRITE):
+            return self._begin_message(now, work)
+        if len(self.reads) >= context.max_rd_atomic:
+            return False
+        edge = self.next & 0xFFFFFFFF
+        if opcode != Opcode.RDMA_READ and (not self._window_open(64) or self._paced_out(now)):
+            return False
+        work.number = self.next_read
+        self.next_read += 1
+        self.reads[work.number] = work
+        number = work.number & 0xFFFFFFFF
+        if opcode == Opcode.RDMA_READ:
+            work.region = context.domain.expose(
+                work.length if work.data is None else work.data,
+                int(Access.LOCAL_WRITE | Access.REMOTE_WRITE),
+                context.qpn,
+            )
+            request = ReadReq(
+                number, edge, work.rkey, work.address, work.length, work.region.rkey, work.region.address
+            )  # fmt: skip
+            self.channel.post(request, work, ask=True)
+        else:
+            op = FETCH_ADD if opcode == Opcode.FETCH_ADD else CMP_SWAP
+            self.in_flight += 64
+            context.pacer.spend(now, 64, context.control.rate)
+            self.channel.post(
+                Atomic(number, op, edge, work.rkey, work.address, work.operand, work.compare), work, charge=64, ask=True
+            )
+        return True
+
+    def _begin_message(self, now: cython.longlong, work: Work) -> bool:
+        """SEND and WRITE WITH IMM take the next advertised receive, in order."""
+        if not self.adverts:
+            return False
+        number, receive = self.adverts[0]
+        wire = number & 0xFFFFFFFF
+        first = self.next & 0xFFFFFFFF
+        if work.opcode == Opcode.RDMA_WRITE:
+            self.adverts.popleft()
+            work.number = number
+            work.waiting += 1
+            self._number(work)
+            self.current = work
+            self.channel.post(Msg(wire, OP_WRITE_IMM, first, work.count, work.length, work.imm), work, ask=True)
+            return True
+        op = OP_SEND_IMM if work.has_imm else OP_SEND
+        if work.length > receive.length:  # the receiver raises LOC_LEN_ERR (protocol rule 9)
+            self.adverts.popleft()
+            work.number = number
+            work.refused = True
+            self.channel.post(Msg(wire, op, first, 0, work.length, work.imm), work, ask=True)
+            return True
+        if work.length <= self.context.inline and (work.data is not None or work.length == 0):
+            charge = work.length + 64
+            if not self._window_open(charge) or self._paced_out(now):
+                return False
+            self.adverts.popleft()
+            work.number = number
+            work.waiting += 1
+            self.in_flight += charge
+            self.context.pacer.spend(now, charge, self.context.control.rate)
+            inline = bytes(work.data) if work.data is not None else b""
+            ask = len(self.unsent) == 1
+            self.channel.post(Msg(wire, op, first, 0, work.length, work.imm, inline), work, charge=charge, ask=ask)
+            return True
+        self.adverts.popleft()
+        work.number = number
+        work.waiting += 1
+        work.rkey = receive.rkey
+        work.address = receive.address
+        self._number(work)
+        self.current = work
+        self.channel.post(Msg(wire, op, first, work.count, work.length, work.imm), work, ask=True)
+        return True
+
+    def _number(self, work: Work) -> None:
+        """Give `work` the next range of DSNs: at least one, a message of 0 bytes is one segment of 0 bytes."""
+        work.first = self.next
+        work.count = max(1, (work.length + self.context.segment - 1) // self.context.segment)
+
+    def _send_new(self, now: cython.longlong, out: Packets) -> cython.bint:
+        """Send the next run of the current message; False if it must wait."""
+        work: Work = self.current  # type: ignore[assignment]  # transmit looked
+        context = self.context
+        if work.response and work.region is not None and work.region.rkey == 0:  # rule P7
+            self.connection.refuse(now, Status.REM_ACCESS_ERR, work.number, "the region of a READ was deregistered")
+            return False
+        segment: cython.longlong = context.segment
+        room: cython.longlong = self.una + context.window - self.next
+        if room <= 0 or self._paced_out(now):
+            return False
+        size: cython.longlong = min(segment, work.length - work.sent * segment)
+        if not self._window_open(size):
+            return False
+        count: cython.longlong = min(context.max_run, work.count - work.sent, room)
+        if count > 1:
+            count = min(count, max(1, (context.control.window - self.in_flight) // segment))
+        if self.in_flight == 0 and self.last_sent_at > -NEVER and now - self.last_sent_at > context.rto():
+            context.control.on_idle(now, now - self.last_sent_at)
+        path: cython.longlong = context.paths.select(now, context.flow, -1)
+        send = self._track(now, work, self.next, count, path, 1)
+        self.next += count
+        work.sent += count
+        if work.sent == work.count:
+            self.current = None
+        out.append(self._packet(now, send))
+        return True
+
+    def _retransmit(self, now: cython.longlong, out: Packets) -> cython.bint:
+        """Send the first missing segments again, on another path; False if the window or pacing says wait."""
+        old: Send
+        work: Work
+        dsn: cython.longlong = self.missing[0]
+        if dsn < self.una or self.state[dsn & self.mask] != _LOST:
+            self.missing.popleft()
+            return True
+        old = self.ring[dsn & self.mask]
+        work = old.work
+        segment: cython.longlong = self.context.segment
+        if not self._window_open(min(segment, work.length - (dsn - work.first) * segment)) or self._paced_out(now):
+            return False
+        self.missing.popleft()
+        count: cython.longlong = 1
+        while (
+            count < self.context.max_run
+            and self.missing
+            and self.missing[0] == dsn + count
+            and dsn + count < old.first + old.count
+            and self.state[(dsn + count) & self.mask] == _LOST
+        ):
+            self.missing.popleft()
+            count += 1
+        if old.copies >= MAX_COPIES:
+            self.connection.fail(
+                now,
+                Status.RETRY_EXC_ERR,
+                f"segment {dsn - work.first} was sent {old.copies} times over several paths",
+                work,
+            )
+            return False
+        self._copy(now, old, dsn, count, out)
+        return True
+
+    def _tail_probe(self, now: cython.longlong, out: Packets) -> cython.longlong:
+        """Send the newest outstanding segment again, on another path, asking for an ACK (RFC 8985 section 7)."""
+        newest = self.flow.newest
+        if newest is None:
+            return 0
+        dsn: cython.longlong = newest.first + newest.count - 1
+        while dsn >= newest.first and (dsn < self.una or self.state[dsn & self.mask] != _IN_FLIGHT):
+            dsn -= 1
+        if dsn < newest.first or self.ring[dsn & self.mask] is not newest:
+            return 0
+        self.context.counters.tail_probes += 1
+        self.lose(now, newest, dsn)
+        self._copy(now, newest, dsn, 1, out)
+        return 1
+
+    def _copy(
+        self, now: cython.longlong, old: Send, dsn: cython.longlong, count: cython.longlong, out: Packets
+    ) -> None:
+        context = self.context
+        avoid: cython.longlong = old.subflow.path.index
+        path: cython.longlong = context.paths.select(now, context.flow, avoid)
+        send = self._track(now, old.work, dsn, count, path, old.copies + 1)
+        send.lost_on = avoid
+        packet = self._packet(now, send)
+        packet.ack_request = True
+        context.counters.retransmits += count
+        context.counters.retransmitted_bytes += packet.length
+        out.append(packet)
+
+    def _track(
+        self, now: cython.longlong, work: Work, dsn: cython.longlong, count: cython.longlong, path: cython.longlong,
+        copies: cython.longlong,
+    ) -> Send:  # fmt: skip
+        """Put segments [dsn, dsn + count) in flight on `path` as a new Send."""
+        i: cython.longlong
+        context = self.context
+        subflow: Subflow = context.peer.subflows[path]
+        send = Send()
+        send.first = dsn
+        send.count = count
+        send.left = count
+        send.psn = context.psn
+        send.sent_at = now
+        send.copies = copies
+        send.subflow = subflow
+        send.sender = self
+        send.work = work
+        self.flow.append(send)
+        subflow.append(send)
+        if dsn + count - self.una > self.mask:
+            self._grow(dsn + count - self.una)
+        for i in range(dsn, dsn + count):
+            self.ring[i & self.mask] = send
+            self.state[i & self.mask] = _IN_FLIGHT
+        segment: cython.longlong = context.segment
+        size: cython.longlong = min(count * segment, work.length - (dsn - work.first) * segment)
+        self.in_flight += size
+        subflow.path.in_flight += size
+        subflow.path.sent_at = now
+        self.last_sent_at = now
+        context.pacer.spend(now, size + 64 * count, context.control.rate)
+        return send
+
+    def _packet(self, now: cython.longlong, send: Send) -> Packet:
+        context = self.context
+        work: Work = send.work
+        segment: cython.longlong = context.segment
+        offset: cython.longlong = (send.first - work.first) * segment
+        packet = context.packet(DATA, send.subflow.path.entropy, send.count)
+        packet.priority = CLASS_DATA
+        packet.ecn = ECT_0
+        packet.seq = send.first & 0xFFFFFFFF
+        packet.rkey = work.rkey
+        packet.address = work.address + offset
+        packet.length = min(send.count * segment, work.length - offset)
+        packet.payload = work.data
+        packet.offset = offset
+        packet.stride = segment
+        packet.sent_at = now
+        last = send.first + send.count == work.first + work.count
+        packet.solicited = last
+        # Ask for an ACK where nothing follows that would bring one.
+        packet.ack_request = (last and not self.has_more()) or (
+            self.in_flight + segment > context.control.window or self.next >= self.una + context.window
+        )
+        context.counters.data_packets_sent += send.count
+        context.counters.data_bytes_sent += packet.length
+        return packet
+
+    def _grow(self, needed: cython.longlong) -> None:
+        i: cython.longlong
+        size: cython.longlong = 2 * max(32, self.mask + 1)
+        while size < needed:
+            size *= 2
+        ring: list[Any] = [None] * size
+        state = bytearray(size)
+        for i in range(self.una, self.next):
+            ring[i & (size - 1)] = self.ring[i & self.mask]
+            state[i & (size - 1)] = self.state[i & self.mask]
+        self.ring = ring
+        self.state = state
+        self.mask = size - 1
+
+    # Outcome
+
+    def lose(self, now: cython.longlong, send: Send, dsn: cython.longlong) -> None:
+        """Segment `dsn` of `send`, which is in flight, is declared lost. It is not yet queued to be sent again."""
+        self.state[dsn & self.mask] = _LOST
+        self._leave(send, dsn)
+
+    def requeue(self, now: cython.longlong, send: Send, below: cython.longlong) -> cython.longlong:
+        """Declare the segments of `send` before place `below` of its subflow lost and queue them; return their
+        bytes."""
+        dsn: cython.longlong
+        lost: cython.longlong = 0
+        for dsn in range(send.first, min(send.first + send.count, send.first + below - send.order)):
+            if dsn >= self.una and self.state[dsn & self.mask] == _IN_FLIGHT and self.ring[dsn & self.mask] is send:
+                lost += self.size(send.work, dsn)
+                self.lose(now, send, dsn)
+                self.missing.append(dsn)
+                self.context.counters.losses += 1
+        return lost
+
+    def acknowledge(self, send: Send, dsn: cython.longlong) -> cython.longlong:
+        """Segment `dsn`, whose latest transmission is `send`, has arrived. Returns its payload bytes."""
+        work: Work = send.work
+        if self.state[dsn & self.mask] == _IN_FLIGHT:
+            self._leave(send, dsn)
+        self.state[dsn & self.mask] = _FREE
+        self.ring[dsn & self.mask] = None
+        work.acked += 1
+        if work.acked == work.count:
+            self.finish(work)
+        return self.size(work, dsn)
+
+    def charge_back(self, item: Reliable) -> None:
+        """A control packet that was charged to the window has arrived."""
+        self.in_flight -= item.charge
+
+    def finish(self, work: Work) -> None:
+        """Complete `work` if nothing of it is outstanding any more, and whatever this lets complete in order."""
+        if work.done or work.refused or work.waiting or work.acked < work.count:
+            return
+        work.done = not work.response
+        while self.queue and self.queue[0].done:
+            self.connection.complete_send(self.queue.popleft(), Status.SUCCESS, "")
+
+    def size(self, work: Work, dsn: cython.longlong) -> cython.longlong:
+        """Payload bytes of segment `dsn` of `work`."""
+        segment: cython.longlong = self.context.segment
+        return min(segment, work.length - (dsn - work.first) * segment)
+
+    def release(self) -> None:
+        """Give the ring back; nothing may be outstanding."""
+        self.ring = [None]
+        self.state = bytearray(1)
+        self.mask = 0
+
+    def abandon(self) -> None:
+        """Take everything out of flight; the connection has failed or ended."""
+        send = self.flow.oldest
+        while send is not None:
+            newer = send.newer
+            for dsn in range(send.first, send.first + send.count):
+                if dsn >= self.una and self.state[dsn & self.mask] == _IN_FLIGHT and self.ring[dsn & self.mask] is send:
+                    self.lose(0, send, dsn)
+            send = newer
+        self.missing.clear()
+        self.unsent.clear()
+        self.responses.clear()
+        self.current = None
+        self.una = self.next
+        self.in_flight = 0
+        self.release()
+        for work in self.reads.values():
+            if work.region is not None:
+                work.region.deregister()
+        self.reads.clear()
+
+    def _leave(self, send: Send, dsn: cython.longlong) -> None:
+        """Segment `dsn` of `send` is no longer in flight."""
+        size: cython.longlong = self.size(send.work, dsn)
+        self.in_flight -= size
+        send.subflow.path.in_flight -= size
+        send.left -= 1
+        if send.left == 0:
+            self.flow.remove(send)
+            send.subflow.remove(send)

@@ -1,0 +1,1 @@
+cpdef long long unwrap(long long wire, long long reference)

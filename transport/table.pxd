@@ -1,0 +1,8 @@
+cdef class Table:
+    cdef object rng
+    cdef long long limit
+    cdef long long used
+    cdef long long mask
+    cdef long long[::1] numbers
+    cdef list items
+    cpdef object get(self, long long number)

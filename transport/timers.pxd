@@ -1,0 +1,15 @@
+cdef class Timed:
+    cdef public long long deadline
+    cdef public long long scheduled
+    cpdef object expire(self, long long now)
+
+cdef class Source(Timed):
+    cdef public bint queued
+    cpdef bint transmit(self, long long now, object out, long long limit)
+
+cdef class Timers:
+    cdef list heap
+    cdef long long serial
+    cpdef object arm(self, Timed timed, long long deadline)
+    cpdef long long next(self)
+    cpdef object run(self, long long now)
