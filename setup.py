@@ -23,6 +23,7 @@ HOT = [
     "cc.fixed",
     "cc.signals",
     "cc.swift",
+    "transport.arbiter",
     "transport.channel",
     "transport.clock",
     "transport.connection",
@@ -31,23 +32,35 @@ HOT = [
     "transport.counters",
     "transport.endpoint",
     "transport.flight",
+    "transport.icrc",
     "transport.ledger",
+    "transport.nic.loopback",
+    "transport.nic.udp",
+    "transport.octets",
     "transport.pacing",
     "transport.packet",
+    "transport.path",
+    "transport.paths",
+    "transport.payloads",
     "transport.peer",
     "transport.placement",
+    "transport.probes",
     "transport.receiver",
     "transport.recovery",
     "transport.responder",
+    "transport.selectors",
     "transport.sender",
     "transport.sequence",
     "transport.table",
     "transport.timers",
+    "transport.wire",
     "transport.work",
 ]
 
 #: Leaves that have no meaning without C, each with a plain-Python sibling behind the same interface.
-LEAVES: list[str] = []
+LEAVES: list[str] = [
+    "transport.nic._mmsg",
+]
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("cc", "transport", "testbed")

@@ -12,9 +12,10 @@ from transport.clock import MS, NEVER, SECOND, US, transmit_time
 from transport.completion import Completion
 from transport.config import EndpointConfig
 from transport.connection import Connection
+from transport.control import Control
 from transport.endpoint import Endpoint
 from transport.nic.base import NicCaps
-from transport.packet import DATA, Packet
+from transport.packet import CLASS_DATA, DATA, ECT_0, SEQ_MASK, Packet
 
 ALICE = bytes([10, 0, 0, 1])
 BOB = bytes([10, 0, 0, 2])
@@ -97,7 +98,7 @@ class Pair:
             if sender.flow.oldest is not None or channel.outstanding:
                 assert connection.endpoint.poll_timeout() < NEVER, "stuck: data is outstanding and no timer is armed"
 
-    def drive(self, until: Callable[[], bool] | None = None, limit: int = 10 * SECOND, steps: int = 2_000_000) -> None:
+    def drive(self, until: Callable[[], bool] | None = None, limit: int = 10 * SECOND, steps: int = 500_000) -> None:
         """Run until `until` holds, or nothing is left to happen before `limit` of virtual time has passed."""
         end = self.now + limit
         for _ in range(steps):
@@ -164,3 +165,27 @@ class Pair:
 
 def data_packets(packets: Sequence[Packet]) -> list[Packet]:
     return [packet for packet in packets if packet.kind == DATA]
+
+
+def forge(
+    source: Connection, seq: int, payload: bytes, rkey: int, address: int, entropy: int = 0xC000
+) -> Packet:
+    """A data packet as `source` would send it to its peer, with a sequence number, key and address of the test's choice."""
+    packet = source.context.packet(DATA, entropy, 1)
+    packet.seq = seq & SEQ_MASK
+    packet.rkey = rkey
+    packet.address = address
+    packet.payload = payload
+    packet.length = len(payload)
+    packet.stride = packet.segment
+    packet.ecn = ECT_0
+    packet.priority = CLASS_DATA
+    return packet
+
+
+def forge_control(source: Connection, kind: int, control: Control, seq: int = 0) -> Packet:
+    """A control packet (CONTROL or DATAGRAM) with the right verification tag, as the peer of `source` accepts it."""
+    packet = source.context.packet(kind, 0xC000, 1)
+    packet.seq = seq & SEQ_MASK
+    packet.control = control
+    return packet

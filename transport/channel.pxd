@@ -26,6 +26,7 @@ cdef class Channel:
     cdef public long long edge_in
     cdef public object seen
     cpdef long long transmit(self, long long now, object out, long long limit)
+    cpdef bint knows(self, Ack ack)
     cpdef long long on_ack(self, long long now, Ack ack)
     cpdef object detect(self, long long now)
     cpdef long long next_loss(self)

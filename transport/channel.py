@@ -92,14 +92,17 @@ class Channel:
             sent += 1
         return sent
 
+    def knows(self, ack: Ack) -> cython.bint:
+        """False if the control part of an ACK acknowledges what was never sent."""
+        edge: cython.longlong = unwrap(ack.control_edge, self.una)
+        if ack.control_received:
+            edge += int.from_bytes(ack.control_received, "little").bit_length()
+        return edge <= self.next
+
     def on_ack(self, now: cython.longlong, ack: Ack) -> cython.longlong:
-        """Take the control part of an ACK. Returns how many packets it newly acknowledged, -1 if it acknowledges what
-        was
-        never sent."""
+        """Take the control part of an ACK that `knows` let pass. Returns how many packets it newly acknowledged."""
         edge: cython.longlong = unwrap(ack.control_edge, self.una)
         bits = int.from_bytes(ack.control_received, "little")
-        if edge > self.next or (bits and edge + bits.bit_length() > self.next):
-            return -1
         if not self.outstanding or (edge <= self.una and not bits):
             return 0
         count: cython.longlong = 0
@@ -161,6 +164,13 @@ class Channel:
                     item.missing = True
                     self.missing += 1
                 return
+
+    def abandon(self) -> None:
+        """Forget everything unsent and unacknowledged; the connection has failed or ended."""
+        self.waiting.clear()
+        self.outstanding.clear()
+        self.missing = 0
+        self.una = self.next
 
     def arrived(self, wire: int) -> int:
         """Note the arrival of the peer's CSN `wire`: its unwrapped number if it is new, -1 for a repeat, -2 if

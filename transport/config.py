@@ -57,7 +57,7 @@ class EndpointConfig:
     icrc: bool = True
 
     def __post_init__(self) -> None:
-        if self.mtu not in VERBS_MTUS:
+        if type(self.mtu) is not int or self.mtu not in VERBS_MTUS:
             raise ConfigError(f"mtu = {self.mtu!r}: allowed are the verbs MTUs {', '.join(map(str, VERBS_MTUS))}")
         count = len(self.entropies) if self.entropies is not None else self.paths
         _check("paths", count, 1, MAX_PATHS)
@@ -71,6 +71,12 @@ class EndpointConfig:
         _check("retries", self.retries, 1, 64)
         _check("rto_min", self.rto_min, 0, 60_000 * MS)
         _check("ack_every", self.ack_every, 1, 1 << 24)
+        if type(self.icrc) is not bool:
+            raise ConfigError(f"icrc = {self.icrc!r}: allowed are True and False")
+        if not isinstance(self.control, str) and not (
+            isinstance(self.control, type) and issubclass(self.control, Control)
+        ):
+            raise ConfigError(f"control = {self.control!r}: a name, or a subclass of cc.base.Control, is allowed")
         selectors.check(self.selector)
 
     def least_rto(self, caps: NicCaps) -> Time:
@@ -108,6 +114,8 @@ class ConnectionParameters:
     def from_json(cls, data: Mapping[str, Any]) -> ConnectionParameters:
         """Parameters from a peer's JSON. NegotiationError names what is missing, unknown, or not of its type and
         range."""
+        if not isinstance(data, Mapping):
+            raise NegotiationError(f"parameters = {data!r:.80}: an object is allowed")
         known = {item.name: item for item in fields(cls)}
         for name in data:
             if name not in known:
@@ -140,15 +148,17 @@ def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agre
             raise NegotiationError(f"{name}: {ours!r} here, {theirs!r} at the peer: both sides must have the same")
     if remote.mtu not in VERBS_MTUS:
         raise NegotiationError(f"mtu: {remote.mtu} at the peer is no verbs MTU")
-    if len(remote.address) not in (8, 32):
-        raise NegotiationError(f"address: {remote.address!r} at the peer is neither IPv4 nor IPv6")
     try:
-        bytes.fromhex(remote.address)
+        family = len(bytes.fromhex(remote.address))
     except ValueError:
         raise NegotiationError(f"address: {remote.address!r} at the peer is not hexadecimal") from None
+    if family not in (4, 16) or len(remote.address) != len(local.address):
+        raise NegotiationError(f"address: {remote.address!r} at the peer, {local.address!r} here: one family is needed")
     for name, limit in (("qpn", 1 << 24), ("window", 1 << 16), ("max_rd_atomic", 1 << 8), ("inline", 257)):
         if getattr(remote, name) >= limit:
             raise NegotiationError(f"{name}: {getattr(remote, name)} at the peer is above {limit - 1}")
+    if remote.qpn < 2:
+        raise NegotiationError(f"qpn: {remote.qpn} at the peer is a special queue pair")
     if remote.window < 16 or remote.max_rd_atomic < 1:
         raise NegotiationError(
             f"window: {remote.window}, max_rd_atomic: {remote.max_rd_atomic} at the peer is too small"

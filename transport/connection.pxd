@@ -23,6 +23,7 @@ cdef class Connection(Source):
     cdef public bint closing
     cdef public bint close_sent
     cdef public bint tombstone
+    cdef public long long close_mark
     cdef public object peer_close
     cdef public long long linger_until
     cdef public long long active_at

@@ -56,6 +56,7 @@ _EXPOSED = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
 _KIND_MESSAGE = 0
 _KIND_REQUEST = 1
 _KIND_CONNECTION = 2
+_MESSAGES = (Opcode.SEND, Opcode.RDMA_WRITE)
 
 
 class Connection(Source):
@@ -82,6 +83,7 @@ class Connection(Source):
         self.closing = False
         self.close_sent = False
         self.tombstone = False
+        self.close_mark = 0
         self.peer_close: Close | None = None
         self.linger_until = NEVER
         self.active_at = 0
@@ -137,8 +139,7 @@ class Connection(Source):
     ) -> None:
         """RDMA WRITE, WITH IMM if `imm` is given. An int as `data` stands for that many phantom bytes."""
         work = self._work(wr_id, Opcode.RDMA_WRITE, data, imm)
-        work.address = _check_u64("remote_address", remote_address)
-        work.rkey = rkey
+        _aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_send(self, now: int, wr_id: int, data: Buffer | int, imm: int | None = None) -> None:
@@ -150,16 +151,14 @@ class Connection(Source):
         work = self._work(wr_id, Opcode.RDMA_READ, buffer, None)
         if work.data is not None and work.length and work.data.readonly:
             raise ConfigError("buffer is read-only: a READ writes to it")
-        work.address = _check_u64("remote_address", remote_address)
-        work.rkey = rkey
+        _aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_fetch_add(self, now: int, wr_id: int, remote_address: int, rkey: int, add: int) -> None:
         """Add to 8 remote bytes; the completion's `value` is what was there before."""
         work = self._work(wr_id, Opcode.FETCH_ADD, 8, None)
         work.operand = _check_u64("add", add)
-        work.address = _check_u64("remote_address", remote_address)
-        work.rkey = rkey
+        _aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_cmp_swap(self, now: int, wr_id: int, remote_address: int, rkey: int, compare: int, swap: int) -> None:
@@ -167,8 +166,7 @@ class Connection(Source):
         work = self._work(wr_id, Opcode.COMP_SWAP, 8, None)
         work.operand = _check_u64("swap", swap)
         work.compare = _check_u64("compare", compare)
-        work.address = _check_u64("remote_address", remote_address)
-        work.rkey = rkey
+        _aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_recv(self, now: int, wr_id: int, buffer: Buffer | int) -> None:
@@ -187,6 +185,7 @@ class Connection(Source):
         if self.state == State.RTS:
             self._move(State.SQD)
             self.closing = True
+            self.close_mark = self._closing_progress()
             self.linger_until = now + self._give_up()
             self.context.wake()
         elif self.state in (State.INIT, State.ERR):
@@ -232,13 +231,15 @@ class Connection(Source):
             self.receiver.advertise()
         # Data first: beginning a message posts its MSG, which then leaves in the same turn.
         if sent < limit and (self.state == State.RTS or self.state == State.SQD):
-            if self.sender.flow.oldest is None and self.sender.has_more():
+            idle = self.sender.flow.oldest is None
+            data: cython.longlong = self.sender.transmit(now, out, limit - sent)
+            if idle and data > 0:
                 self.context.peer.activity(now)
-            sent += self.sender.transmit(now, out, limit - sent)
+            sent += data
             if self.responder.pending and not self.sender.responding():
                 self.endpoint.deferred.append(self.responder)
         sent += self.channel.transmit(now, out, max(1, limit - sent))
-        if self.closing:
+        if self.closing and self.state == State.SQD:
             self._progress_close(now)
         self._rearm(now)
         return sent >= limit
@@ -314,9 +315,7 @@ class Connection(Source):
         """Go to ERR. `guilty` completes with `status`, the rest with WR_FLUSH_ERR; without a guilty one, all requests
         complete with `status`. `answer` is sent to the peer if it may be alive."""
         if self.state in (State.ERR, State.RESET):
-            self.channel.waiting.clear()
-            self.channel.outstanding.clear()
-            self.channel.missing = 0
+            self.channel.abandon()
             return
         self.error = self._describe(cause)
         self._move(State.ERR)
@@ -328,11 +327,9 @@ class Connection(Source):
         self.sender.abandon()
         self.receiver.flush(self.error)
         self.responder.pending.clear()
-        self.channel.waiting.clear()
-        self.channel.outstanding.clear()
-        self.channel.missing = 0
-        self.channel.una = self.channel.next
-        self.linger_until = NEVER
+        self.channel.abandon()
+        # Who asked for the end does not ask twice: time for the peer to be told, then the queue pair is freed.
+        self.linger_until = now + 2 * self.context.rto() if self.closing else NEVER
         if answer is None and status != Status.RETRY_EXC_ERR:
             answer = Terminate(status, _KIND_CONNECTION, 0)
         if answer is not None:
@@ -389,7 +386,7 @@ class Connection(Source):
             guilty = self.find_read(notice.number)
         elif notice.kind == _KIND_MESSAGE:
             for work in self.sender.queue:
-                if work.opcode in (Opcode.SEND, Opcode.RDMA_WRITE) and work.number & 0xFFFFFFFF == notice.number:
+                if work.number >= 0 and work.opcode in _MESSAGES and work.number & 0xFFFFFFFF == notice.number:
                     guilty = work
         cause = f"the peer terminated with {status.name}"
         if guilty is None:
@@ -407,7 +404,7 @@ class Connection(Source):
             if not self.recovery.on_ack(now, control):
                 counters.dropped_bad_ack += 1
                 return
-            if self.state != State.ERR:
+            if self.sender.flow.oldest is not None:  # data flows; an answer to a keep-alive is none
                 self.context.peer.activity(now)
             self.context.wake()
         elif isinstance(control, Probe):
@@ -433,11 +430,8 @@ class Connection(Source):
         if send is None:
             return
         work: Work = send.work
-        if (
-            work.rkey != notice.rkey
-            or not work.address <= notice.address <= work.address + work.length
-            or work.response
-        ):
+        address = work.address + (dsn - work.first) * self.context.segment
+        if work.response or work.rkey != notice.rkey or address != notice.address:
             return
         self.fail(now, Status.REM_ACCESS_ERR, "the peer refused key, right or bounds of a write", work)
 
@@ -496,7 +490,17 @@ class Connection(Source):
             self.receiver.flush(self._describe("the connection was closed"))
             self.linger_until = now + 2 * self.context.rto()  # repeats the last ACK for a while
 
+    def _closing_progress(self) -> int:
+        """Grows as long as closing gets on: data goes out or comes in, messages are delivered, requests complete."""
+        return self.sender.una + self.receiver.ledger.edge + self.receiver.head - len(self.sender.queue)
+
     def _linger_over(self, now: int) -> None:
+        progress = self._closing_progress()
+        if self.state == State.SQD and not self.tombstone and progress != self.close_mark:
+            self.close_mark = progress
+            self.linger_until = now + self._give_up()
+            self._rearm(now)
+            return
         if self.sender.queue:
             self.fail(now, Status.WR_FLUSH_ERR, "the connection was closed before the request could be finished", None)
         self._destroy()
@@ -504,6 +508,7 @@ class Connection(Source):
     def _destroy(self) -> None:
         self.receiver.flush(self.error or self._describe("the connection was closed"))
         self.sender.abandon()
+        self.channel.abandon()
         self._move(State.RESET)
         self.context.timers.arm(self, NEVER)
         self.endpoint.forget(self)
@@ -516,7 +521,11 @@ class Connection(Source):
         peer = self.context.peer
         where = f"peer {peer.name}" if peer is not None else "no peer"
         send = self.sender.flow.oldest
-        path = f" path {send.subflow.path.entropy}" if send is not None else ""
+        path = ""
+        if send is not None:
+            path = f" path {send.subflow.path.entropy}"
+        elif self.channel.outstanding and self.context.paths is not None:
+            path = f" path {self.context.paths.paths[self.channel.outstanding[0].path].entropy}"
         return f"{where} qpn {self.context.peer_qpn:#x}{path}: {cause}"
 
     def _work(self, wr_id: int, opcode: Opcode, data: Buffer | int, imm: int | None) -> Work:
@@ -560,3 +569,14 @@ def _check_u64(name: str, value: int) -> int:
     if not 0 <= value < 1 << 64:
         raise ConfigError(f"{name} = {value}: allowed are 0 to {(1 << 64) - 1}")
     return value
+
+
+def _aim(work: Work, remote_address: int, rkey: int) -> None:
+    """Give `work` its remote memory; ConfigError for what does not fit a packet or would wrap at 2**64 (rule P4)."""
+    _check_u64("remote_address", remote_address)
+    if remote_address + work.length > 1 << 64:
+        raise ConfigError(f"remote_address = {remote_address}: {work.length} bytes from there go beyond 2**64")
+    if not 0 <= rkey < 1 << 32:
+        raise ConfigError(f"rkey = {rkey}: allowed are 0 to {(1 << 32) - 1}")
+    work.address = remote_address
+    work.rkey = rkey

@@ -142,6 +142,7 @@ class Endpoint:
         read
         from the user's memory when the Nic sends it. Empty when there is nothing to send now."""
         source: Source
+        packet: Packet
         self.now = now
         out: list[Packet] = []
         while self.deferred:
@@ -152,7 +153,8 @@ class Endpoint:
             if source.transmit(now, out, min(QUANTUM, limit - len(out))) and not source.queued:
                 source.queued = True
                 self.ready.append(source)
-        self.totals.packets_sent += len(out)
+        for packet in out:
+            self.totals.packets_sent += packet.count
         return out
 
     def handle_timeout(self, now: cython.longlong) -> None:

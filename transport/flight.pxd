@@ -1,4 +1,4 @@
-from transport.paths cimport Path
+from transport.path cimport Path
 from transport.timers cimport Timed
 
 cdef class Send:
@@ -15,6 +15,7 @@ cdef class Send:
     cdef public object work
     cdef public Send older
     cdef public Send newer
+    cdef public Send previous
     cdef public Send path_older
     cdef public Send path_newer
 

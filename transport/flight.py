@@ -11,7 +11,7 @@ from typing import Any
 
 import cython
 
-from transport.paths import Path
+from transport.path import Path
 from transport.timers import Timed
 
 
@@ -21,7 +21,8 @@ class Send:
     first: DSN of its first segment; psn, order: PSN and place in the subflow's order of that segment; copies: how often
     these segments have been sent, this time included; left: segments neither acknowledged nor declared lost; sender:
     the
-    Sender that owns it; work: the work request; lost_on: path index that lost the previous copy, -1 for a first copy.
+    Sender that owns it; work: the work request; lost_on: path index that lost the previous copy, -1 for a first copy;
+    previous: that copy.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class Send:
         self.work: Any = None
         self.older: Send | None = None
         self.newer: Send | None = None
+        self.previous: Send | None = None
         self.path_older: Send | None = None
         self.path_newer: Send | None = None
 

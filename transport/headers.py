@@ -55,7 +55,8 @@ _LONG = Struct(">Q")
 @dataclass(frozen=True, slots=True)
 class Datagram:
     """An IP/UDP datagram inside a frame. ip, udp, end: offsets of the IP header, of the UDP header, and of the first
-    byte after the IP datagram. src, dst: 4 or 16 bytes. identification: of IPv4, None for IPv6."""
+    byte after the IP datagram. src, dst: 4 or 16 bytes. identification: of IPv4, None for IPv6. udp_length: as found;
+    the IP header alone says where the datagram ends."""
 
     ip: int
     udp: int
@@ -67,6 +68,7 @@ class Datagram:
     identification: int | None
     source_port: int
     destination_port: int
+    udp_length: int
     udp_checksum: int
 
 
@@ -151,7 +153,7 @@ class Headers:
 
 
 def find_datagram(frame: memoryview, linktype: int = ETHERNET) -> Datagram:
-    """The UDP datagram in a frame, VLAN tags skipped. WireError if there is none or its lengths contradict."""
+    """The UDP datagram in a frame, VLAN tags skipped. WireError if there is none."""
     size = len(frame)
     ip = 0
     if linktype == ETHERNET:
@@ -197,12 +199,11 @@ def find_datagram(frame: memoryview, linktype: int = ETHERNET) -> Datagram:
         raise WireError(f"IP protocol {protocol} is not UDP")
     if end > size or end < udp + 8:
         raise WireError(f"IP datagram of {end - ip} bytes in a frame that has {size - ip} for it")
-    if int.from_bytes(frame[udp + 4 : udp + 6], "big") != end - udp:
-        raise WireError("UDP and IP lengths contradict each other")
     return Datagram(
         ip, udp, end, src, dst, tos, hop_limit, identification,
         int.from_bytes(frame[udp : udp + 2], "big"),
         int.from_bytes(frame[udp + 2 : udp + 4], "big"),
+        int.from_bytes(frame[udp + 4 : udp + 6], "big"),
         int.from_bytes(frame[udp + 6 : udp + 8], "big"),
     )  # fmt: skip
 
@@ -210,7 +211,8 @@ def find_datagram(frame: memoryview, linktype: int = ETHERNET) -> Datagram:
 def parse_headers(frame: bytes | bytearray | memoryview, linktype: int = ETHERNET) -> Headers:
     """Every header of a RoCEv2 frame that goes to or comes from UDP port 4791. WireError if it is none.
 
-    Requests go to port 4791; some implementations answer from it. A wrong ICRC is no error here, it is told.
+    Requests go to port 4791; some implementations answer from it. The ICRC is the last 4 bytes of the IP datagram. That
+    it, or the UDP length, is wrong is no error here: it is told.
     """
     view = memoryview(frame)
     datagram = find_datagram(view, linktype)
@@ -298,7 +300,7 @@ def build_headers(
     payload: bytes,
     linktype: int,
 ) -> bytes:
-    """Headers of the frame whose UDP payload, up to the ICRC included, is given; the link type decides what comes first.
+    """Headers of the frame whose UDP payload, up to the ICRC included, is given; linktype: what comes first.
 
     MAC addresses are locally administered ones made of the IP addresses. The UDP checksum is 0 over IPv4, as RoCEv2
     NICs send it, and computed over IPv6, where 0 is not allowed in general (RFC 8200 section 8.1).

@@ -1,3 +1,9 @@
+from transport.octets cimport put16
+
+cdef long long _ROCE_PORT
+cdef long long _UDP
+cdef long long _DONT_FRAGMENT
+
 cpdef Py_ssize_t pseudo_header(
     unsigned char[::1] out,
     bytes src,

@@ -30,7 +30,8 @@ ROCE_PORT = 4791
 #: Where a pseudo header ends; it begins at 0 (IPv6) or 20 (IPv4).
 PSEUDO_END = 56
 
-_IPV4_START = 20
+# Private constants are C variables in compiled code (icrc.pxd): reading them costs nothing.
+_ROCE_PORT = ROCE_PORT
 _UDP = 17
 _DONT_FRAGMENT = 0x4000
 
@@ -54,7 +55,7 @@ def pseudo_header(
     if size != len(dst) or (size != 4 and size != 16):
         raise LocalProtocolError(f"addresses {src.hex()} and {dst.hex()}: both must have 4 bytes, or both 16")
     if size == 4:
-        start = _IPV4_START
+        start = 20
         out[28] = 0x45
         out[29] = 0xFF  # type of service
         put16(out, 30, 20 + udp_length)
@@ -80,7 +81,7 @@ def pseudo_header(
     for i in range(8):
         out[start + i] = 0xFF
     put16(out, 48, source_port)
-    put16(out, 50, ROCE_PORT)
+    put16(out, 50, _ROCE_PORT)
     put16(out, 52, udp_length)
     put16(out, 54, 0xFFFF)  # checksum
     return start

@@ -81,9 +81,10 @@ _PROBE = Struct(">BBHQI")
 _TOTAL = Struct(">BxxxQ")
 
 _ZERO = b"\0\0\0\0"
-_NS = 1000
+_HOLD_UNIT = 1000  # picoseconds
 _MAX_HOLD = 0xFFFFFFFF
 _MASK24 = 0xFFFFFF
+_MAX_SIZE = (1 << 63) - 1  # lengths and totals: what a signed 64-bit number holds, as the engine computes with them
 _STATUS = {int(status): status for status in Status}
 
 
@@ -120,6 +121,12 @@ def _wrong(control: Control, field: str) -> LocalProtocolError:
     return LocalProtocolError(f"{control!r} does not fit its wire format: {field}")
 
 
+def _fitting(control: Control, size: int) -> int:
+    if size > _MAX_SIZE:
+        raise _wrong(control, "a length or total has 63 bits")
+    return size
+
+
 def _encode(control: Control) -> bytes:
     if isinstance(control, Ack):
         return _encode_ack(control)
@@ -130,19 +137,19 @@ def _encode(control: Control) -> bytes:
     if isinstance(control, ProbeReply):
         return _PROBE.pack(PROBE_REPLY, control.marked, control.entropy, control.nonce, _hold(control.hold))
     if isinstance(control, Demand):
-        return _TOTAL.pack(DEMAND, control.total)
+        return _TOTAL.pack(DEMAND, _fitting(control, control.total))
     if isinstance(control, Credit):
-        return _TOTAL.pack(CREDIT, control.total)
+        return _TOTAL.pack(CREDIT, _fitting(control, control.total))
     if isinstance(control, RecvAdvert):
         if not control.receives:
             raise _wrong(control, "receives is empty")
         return _ADVERT.pack(RECV_ADVERT, len(control.receives), control.number) + b"".join(
-            [_RECEIVE.pack(item.rkey, item.address, item.length) for item in control.receives]
+            [_RECEIVE.pack(item.rkey, item.address, _fitting(control, item.length)) for item in control.receives]
         )
     if isinstance(control, ReadReq):
         return _READ_REQ.pack(
             READ_REQ, control.number, control.edge, control.rkey, control.reply_rkey, control.address,
-            control.reply_address, control.length,
+            control.reply_address, _fitting(control, control.length),
         )  # fmt: skip
     if isinstance(control, Atomic):
         if not 0 <= control.op <= CMP_SWAP:
@@ -180,14 +187,16 @@ def _encode(control: Control) -> bytes:
 
 def _hold(hold: cython.longlong) -> cython.longlong:
     """Picoseconds to nanoseconds in 32 bits, saturating at both ends."""
-    return max(0, min(hold // _NS, _MAX_HOLD))
+    return max(0, min(hold // _HOLD_UNIT, _MAX_HOLD))
 
 
 def _encode_ack(ack: Ack) -> bytes:
     size: cython.longlong = (ack.bits + 7) >> 3
     control_size: cython.longlong = len(ack.control_received)
-    if len(ack.received) != size or len(ack.marked) != size or not _canonical(ack.bits, ack.received, ack.marked):
-        raise _wrong(ack, "received and marked need exactly `bits` bits")
+    if ack.bits < 0 or len(ack.received) != size or len(ack.marked) != size:
+        raise _wrong(ack, "received and marked need as many bytes as `bits` bits take")
+    if not _canonical(ack.bits, ack.received, ack.marked):
+        raise _wrong(ack, "received or marked has bits beyond `bits`")
     if control_size > CONTROL_BITMAP:
         raise _wrong(ack, "control_received")
     if not 0 <= ack.trigger_space <= SPACE_CONTROL or ack.trigger_psn > _MASK24:
@@ -209,7 +218,8 @@ def _canonical(bits: cython.longlong, received: bytes, marked: bytes) -> cython.
 def _encode_msg(msg: Msg) -> bytes:
     if not 0 <= msg.op <= OP_READ_RESPONSE:
         raise _wrong(msg, "op")
-    head = _MSG.pack(MSG, msg.op, msg.inline is not None, msg.number, msg.first, msg.count, msg.imm, msg.length)
+    length = _fitting(msg, msg.length)
+    head = _MSG.pack(MSG, msg.op, msg.inline is not None, msg.number, msg.first, msg.count, msg.imm, length)
     if msg.inline is None:
         return head
     if len(msg.inline) != msg.length or msg.length > INLINE_LIMIT:
@@ -231,7 +241,7 @@ def decode(data: bytes, reliable: cython.bint) -> Control:
         return _decode_msg(data)
     if kind == RECV_ADVERT:
         return _decode_advert(data)
-    if kind == PROBE or kind == PROBE_REPLY:
+    if kind in (PROBE, PROBE_REPLY):
         return _decode_probe(data)
     layout = _LAYOUTS.get(kind)
     if layout is None:
@@ -240,12 +250,12 @@ def decode(data: bytes, reliable: cython.bint) -> Control:
         raise WireError(f"control type {kind:#x} has {size} bytes instead of {layout.size}")
     values = layout.unpack(data)
     if kind == DEMAND:
-        control: Control = Demand(values[1])
+        control: Control = Demand(_size(values[1]))
     elif kind == CREDIT:
-        control = Credit(values[1])
+        control = Credit(_size(values[1]))
     elif kind == READ_REQ:
         _, number, edge, rkey, reply_rkey, address, reply_address, length = values
-        control = ReadReq(number, edge, rkey, address, length, reply_rkey, reply_address)
+        control = ReadReq(number, edge, rkey, address, _size(length), reply_rkey, reply_address)
     elif kind == ATOMIC:
         if values[1] > CMP_SWAP:
             raise WireError(f"atomic operation {values[1]} is unknown")
@@ -265,7 +275,7 @@ def decode(data: bytes, reliable: cython.bint) -> Control:
     elif kind == NACK:
         control = Nack(values[2], _number24(values[3]), values[1])
     else:
-        control = Reject(*values[2:], _status(values[1]))
+        control = Reject(values[2], values[3], values[4], _status(values[1]))
     # Pad bytes of a layout are skipped by unpack: only packing again shows whether they were 0.
     if layout.pack(*values) != data:
         raise WireError(f"control type {kind:#x} has reserved bytes that are not 0")
@@ -285,6 +295,12 @@ def _status(value: int) -> Status:
     return status
 
 
+def _size(value: int) -> int:
+    if value > _MAX_SIZE:
+        raise WireError(f"{value:#x} is no length or total: it has more than 63 bits")
+    return value
+
+
 def _number24(value: int) -> int:
     if value > _MASK24:
         raise WireError(f"{value:#x} is no 24-bit number")
@@ -299,7 +315,7 @@ def _decode_ack(data: bytes) -> Ack:
     ack = Ack()
     (
         _, space, bits, ack.edge, ack.base, ack.control_edge, ack.trigger_seq, psn, ack.trigger_entropy, control_bytes,
-        hold, ack.last_duplicate, ack.duplicates, ack.marked_packets, ack.marked_bytes,
+        hold, ack.last_duplicate, ack.duplicates, ack.marked_packets, marked_bytes,
     ) = _ACK.unpack_from(data)  # fmt: skip
     control_size: cython.longlong = control_bytes
     count: cython.longlong = bits
@@ -313,7 +329,8 @@ def _decode_ack(data: bytes) -> Ack:
     ack.trigger_space = space
     ack.trigger_psn = psn
     ack.bits = count
-    ack.hold = hold * _NS
+    ack.marked_bytes = _size(marked_bytes)
+    ack.hold = hold * _HOLD_UNIT
     ack.control_received = data[fixed:received]
     ack.received = data[received:marked]
     ack.marked = data[marked:size]
@@ -340,7 +357,7 @@ def _decode_msg(data: bytes) -> Msg:
             raise WireError(f"MSG of {length} bytes carries {size - fixed}")
     elif size != fixed:
         raise WireError(f"MSG has {size} bytes instead of {fixed}")
-    return Msg(number, op, first, count, length, imm, inline)
+    return Msg(number, op, first, count, _size(length), imm, inline)
 
 
 def _decode_advert(data: bytes) -> RecvAdvert:
@@ -355,7 +372,7 @@ def _decode_advert(data: bytes) -> RecvAdvert:
     receives = []
     for i in range(count):
         rkey, address, length = _RECEIVE.unpack_from(data, fixed + i * step)
-        receives.append(Receive(rkey, address, length))
+        receives.append(Receive(rkey, address, _size(length)))
     return RecvAdvert(number, tuple(receives))
 
 
@@ -369,4 +386,4 @@ def _decode_probe(data: bytes) -> Probe | ProbeReply:
         return Probe(nonce, entropy)
     if marked > 1:
         raise WireError(f"PROBE_REPLY has the flags {marked:#x}")
-    return ProbeReply(nonce, entropy, hold * _NS, marked == 1)
+    return ProbeReply(nonce, entropy, hold * _HOLD_UNIT, marked == 1)

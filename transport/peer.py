@@ -42,7 +42,9 @@ class Peer(Source):
 
     def activity(self, now: cython.longlong) -> None:
         """Data is flowing to this peer: its paths are worth probing."""
-        self.prober.activity(now)
+        if self.prober.activity(now) and not self.queued:
+            self.queued = True
+            self.ready.append(self)
         due: cython.longlong = self.prober.next_timeout()
         if due < self.deadline:
             self.timers.arm(self, due)

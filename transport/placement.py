@@ -17,9 +17,9 @@ from transport.packet import Packet
 from transport.table import Table
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     import random
+
+    from typing_extensions import Buffer
 
 
 class Access(IntFlag):

@@ -259,6 +259,8 @@ class Receiver:
         if now < self.reject_at:
             return
         self.reject_at = now + context.round_trip()
+        if self.ack_due < NEVER:  # what came before the refused packet is acknowledged before it is refused
+            self.ack_now = True
         answer = context.packet(DATAGRAM, packet.entropy, 1)
         answer.control = Reject(packet.seq, packet.rkey, packet.address, Status.REM_ACCESS_ERR)
         context.counters.rejects_sent += 1

@@ -68,13 +68,13 @@ class Recovery:
         bits: cython.longlong = ack.bits
         if edge > sender.next or base + bits > sender.next or 8 * min(len(ack.received), len(ack.marked)) < bits:
             return False
+        if not self.channel.knows(ack):
+            return False
         signal: AckSignal = context.ack_signal
         signal.acked_bytes = signal.acked_packets = signal.marked_bytes = signal.marked_packets = 0
         signal.rtt = -1
         exact: cython.longlong = self._sample(now, ack)
         control_acked: cython.longlong = self.channel.on_ack(now, ack)
-        if control_acked < 0:
-            return False
         received: bytes = ack.received
         marked: bytes = ack.marked
         newest: Send | None = None
@@ -125,15 +125,22 @@ class Recovery:
         dsn: cython.longlong = unwrap(ack.trigger_seq, sender.una)
         if dsn < sender.una or dsn >= sender.next:
             return -NEVER
-        send = sender.ring[dsn & sender.mask]
-        if send is None or (send.psn + dsn - send.first) & PSN_MASK != ack.trigger_psn:
+        latest: Send | None = sender.ring[dsn & sender.mask]
+        send = latest
+        # An earlier copy may have triggered the ACK: a round trip that has grown is learnt from it, and only from it.
+        while send is not None and (
+            dsn < send.first or dsn >= send.first + send.count or (send.psn + dsn - send.first) & PSN_MASK !=
+            ack.trigger_psn
+        ):
+            send = send.previous
+        if send is None:
             return -NEVER
         if dsn == send.first + send.count - 1:
             rtt: cython.longlong = now - send.sent_at - ack.hold
             if rtt > 0:
                 paths.sampled(now, send.subflow.path.index, rtt)
                 self.context.ack_signal.rtt = rtt
-        return dsn
+        return dsn if send is latest else -NEVER
 
     def _take(
         self, now: cython.longlong, send: Send, dsn: cython.longlong, marked: cython.bint, exact: cython.bint

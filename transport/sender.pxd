@@ -33,6 +33,7 @@ cdef class Sender:
     cdef bint _window_open(self, long long size)
     cdef bint _paced_out(self, long long now)
     cdef bint _start(self, long long now)
+    cdef bint _readable(self, long long now, Work work)
     cdef bint _send_new(self, long long now, object out)
     cdef bint _retransmit(self, long long now, object out)
     cdef long long _tail_probe(self, long long now, object out)

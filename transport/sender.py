@@ -271,12 +271,18 @@ class Sender:
         work.first = self.next
         work.count = max(1, (work.length + self.context.segment - 1) // self.context.segment)
 
+    def _readable(self, now: cython.longlong, work: Work) -> cython.bint:
+        """False, and the READ is refused, if `work` answers one whose region is deregistered by now (rule P7)."""
+        if not work.response or work.region is None or work.region.rkey != 0:
+            return True
+        self.connection.refuse(now, Status.REM_ACCESS_ERR, work.number, "the region of a READ was deregistered")
+        return False
+
     def _send_new(self, now: cython.longlong, out: Packets) -> cython.bint:
         """Send the next run of the current message; False if it must wait."""
         work: Work = self.current  # type: ignore[assignment]  # transmit looked
         context = self.context
-        if work.response and work.region is not None and work.region.rkey == 0:  # rule P7
-            self.connection.refuse(now, Status.REM_ACCESS_ERR, work.number, "the region of a READ was deregistered")
+        if not self._readable(now, work):
             return False
         segment: cython.longlong = context.segment
         room: cython.longlong = self.una + context.window - self.next
@@ -309,6 +315,8 @@ class Sender:
             return True
         old = self.ring[dsn & self.mask]
         work = old.work
+        if not self._readable(now, work):
+            return False
         segment: cython.longlong = self.context.segment
         if not self._window_open(min(segment, work.length - (dsn - work.first) * segment)) or self._paced_out(now):
             return False
@@ -337,7 +345,7 @@ class Sender:
     def _tail_probe(self, now: cython.longlong, out: Packets) -> cython.longlong:
         """Send the newest outstanding segment again, on another path, asking for an ACK (RFC 8985 section 7)."""
         newest = self.flow.newest
-        if newest is None:
+        if newest is None or not self._readable(now, newest.work):
             return 0
         dsn: cython.longlong = newest.first + newest.count - 1
         while dsn >= newest.first and (dsn < self.una or self.state[dsn & self.mask] != _IN_FLIGHT):
@@ -357,6 +365,7 @@ class Sender:
         path: cython.longlong = context.paths.select(now, context.flow, avoid)
         send = self._track(now, old.work, dsn, count, path, old.copies + 1)
         send.lost_on = avoid
+        send.previous = old
         packet = self._packet(now, send)
         packet.ack_request = True
         context.counters.retransmits += count

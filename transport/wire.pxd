@@ -2,6 +2,24 @@ from transport.icrc cimport pseudo_header
 from transport.octets cimport get24, get32, put16, put32
 from transport.packet cimport Packet
 
+cdef Py_ssize_t _BTH_AT
+cdef Py_ssize_t _BTH
+cdef Py_ssize_t _RETH
+cdef Py_ssize_t _IMMEDIATE
+cdef Py_ssize_t _DETH
+cdef Py_ssize_t _ICRC
+cdef Py_ssize_t _UDP
+cdef Py_ssize_t _CNP_PAYLOAD
+cdef Py_ssize_t _UD_DATA
+cdef Py_ssize_t _UD_CONTROL
+cdef Py_ssize_t _TAG
+cdef Py_ssize_t _MAX_PAYLOAD
+cdef Py_ssize_t _MAX_UDP
+cdef unsigned long long _MASK32
+cdef unsigned long long _MASK64
+cdef bytes _ZEROS
+cdef tuple _PADS
+
 cdef class Codec:
     cdef public int icrc
     cdef public bint ud

@@ -52,6 +52,8 @@ UD_CONTROL = 0x02
 #: identification argument of decode: it is not known, so an IPv4 ICRC cannot be checked.
 UNKNOWN_ID = -1
 
+# Private constants are C variables in compiled code (wire.pxd): reading them costs nothing.
+_BTH_AT = PSEUDO_END  # of the scratch memory
 _BTH = 12
 _RETH = 16
 _IMMEDIATE = 4
@@ -92,7 +94,7 @@ class Codec:
         self.control_dscp = control_dscp
         self.hop_limit = hop_limit
         # Pseudo header, then BTH, then what follows it: all that an ICRC is computed over, but the payload.
-        self.memory = bytearray(PSEUDO_END + _BTH + _DETH + _RETH + _IMMEDIATE + _MAX_PAYLOAD)
+        self.memory = bytearray(_BTH_AT + _BTH + _DETH + _RETH + _IMMEDIATE + _MAX_PAYLOAD)
         self.scratch = self.memory
         self.window = memoryview(self.memory)
         self.source: object = self.memory
@@ -126,16 +128,16 @@ class Codec:
             if length > 0:
                 view = self._payload(packet, index, length)
         end: cython.Py_ssize_t = self._header(packet, index, length)
-        pad: cython.Py_ssize_t = -(end + length) & 3  # PSEUDO_END is a multiple of 4
-        udp_length: cython.longlong = _UDP + end - PSEUDO_END + length + pad + _ICRC
+        pad: cython.Py_ssize_t = -(end + length) & 3  # _BTH_AT is a multiple of 4
+        udp_length: cython.longlong = _UDP + end - _BTH_AT + length + pad + _ICRC
         if udp_length - _UDP > _MAX_UDP:
             raise LocalProtocolError(f"segment of {length} bytes does not fit into a UDP datagram")
-        self.scratch[PSEUDO_END + 1] |= pad << 4
-        header = self.window[PSEUDO_END:end].tobytes()
+        self.scratch[_BTH_AT + 1] |= pad << 4
+        header = self.window[_BTH_AT:end].tobytes()
         if self.icrc == OFF:
             return header, view, _PADS[pad] + b"\0\0\0\0"
         start = pseudo_header(self.scratch, packet.src, packet.dst, packet.entropy, udp_length, identification)
-        self.scratch[PSEUDO_END + 4] = 0xFF  # FECN, BECN, reserved
+        self.scratch[_BTH_AT + 4] = 0xFF  # FECN, BECN, reserved
         crc = crc32(self.window[start:end])
         if view is not None:
             crc = crc32(view, crc)
@@ -155,7 +157,7 @@ class Codec:
         return whole[at : at + length]
 
     def _header(self, packet: Packet, index: cython.longlong, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Write what precedes the payload to scratch[PSEUDO_END:end], with a pad count of 0; return end."""
+        """Write what precedes the payload to scratch[_BTH_AT:end], with a pad count of 0; return end."""
         i: cython.Py_ssize_t
         size: cython.Py_ssize_t
         kind: cython.longlong = packet.kind
@@ -163,7 +165,7 @@ class Codec:
         psn: cython.ulonglong = (packet.psn + index) & PSN_MASK
         seq: cython.ulonglong = (packet.seq + index) & SEQ_MASK
         address: cython.ulonglong = (packet.address + index * packet.segment) & _MASK64
-        at: cython.Py_ssize_t = PSEUDO_END + _BTH
+        at: cython.Py_ssize_t = _BTH_AT + _BTH
         opcode: cython.longlong
         ud: cython.bint = self.ud and kind != CNP
         if (
@@ -178,8 +180,8 @@ class Codec:
             or length < 0
         ):
             raise LocalProtocolError(
-                f"a field of {packet!r} does not fit its place: qpn, src_qpn and psn have 24 bits; seq, rkey and tag 32; "
-                "entropy 16; ecn 2"
+                f"a field of {packet!r} does not fit its place: qpn, src_qpn and psn have 24 bits; "
+                "seq, rkey and tag 32; entropy 16; ecn 2"
             )
         if ud:
             opcode = UD_SEND_ONLY
@@ -196,11 +198,11 @@ class Codec:
             opcode = CNP_OPCODE
         else:
             raise LocalProtocolError(f"packet kind {kind} is unknown")
-        self.scratch[PSEUDO_END] = opcode
-        self.scratch[PSEUDO_END + 1] = 0x80 if packet.solicited and last else 0
-        put16(self.scratch, PSEUDO_END + 2, PKEY)
-        put32(self.scratch, PSEUDO_END + 4, packet.qpn)
-        put32(self.scratch, PSEUDO_END + 8, psn | (0x80000000 if packet.ack_request and last else 0))
+        self.scratch[_BTH_AT] = opcode
+        self.scratch[_BTH_AT + 1] = 0x80 if packet.solicited and last else 0
+        put16(self.scratch, _BTH_AT + 2, PKEY)
+        put32(self.scratch, _BTH_AT + 4, packet.qpn)
+        put32(self.scratch, _BTH_AT + 8, psn | (0x80000000 if packet.ack_request and last else 0))
         if kind == DATA:
             if ud:
                 put32(self.scratch, at, packet.tag)
@@ -217,7 +219,7 @@ class Codec:
             put32(self.scratch, at + 16, seq)
             return at + _RETH + _IMMEDIATE
         if kind == CNP:
-            self.scratch[PSEUDO_END + 4] = 0x40  # BECN
+            self.scratch[_BTH_AT + 4] = 0x40  # BECN
             for i in range(_CNP_PAYLOAD):
                 self.scratch[at + i] = 0
             return at + _CNP_PAYLOAD
@@ -253,11 +255,11 @@ class Codec:
         tos: cython.longlong = 0,
         identification: cython.longlong = 0,
     ) -> Packet:
-        """The packet in the UDP payload buffer[offset:offset + length] of a datagram from (src, entropy) to (dst, 4791).
+        """The packet in buffer[offset:offset + length], the UDP payload of a datagram (src, entropy) to (dst, 4791).
 
-        A data packet refers to the buffer; control payloads are copied out of it. tos: the IP type of service or traffic
-        class byte. identification: of the IPv4 header, UNKNOWN_ID if the sender does not leave it 0 and the socket
-        cannot tell; then the ICRC is not checked. Raises WireError for bytes that are not a packet of ours.
+        A data packet refers to the buffer; control payloads are copied out of it. tos: the byte of IP that holds DSCP
+        and ECN. identification: of the IPv4 header, UNKNOWN_ID if the sender does not leave it 0 and the socket cannot
+        tell; then the ICRC is not checked. Raises WireError for bytes that are not a packet of ours.
 
         The codec refers to the last buffer until the next one comes: give it the same big one, for speed, and do not
         resize it.
@@ -294,9 +296,9 @@ class Codec:
         end: cython.Py_ssize_t = offset + length - _ICRC
         start: cython.Py_ssize_t = pseudo_header(self.scratch, src, dst, entropy, _UDP + length, identification)
         for i in range(8):
-            self.scratch[PSEUDO_END + i] = self.view[offset + i]
-        self.scratch[PSEUDO_END + 4] = 0xFF
-        crc: cython.ulonglong = crc32(self.source_window[offset + 8 : end], crc32(self.window[start : PSEUDO_END + 8]))
+            self.scratch[_BTH_AT + i] = self.view[offset + i]
+        self.scratch[_BTH_AT + 4] = 0xFF
+        crc: cython.ulonglong = crc32(self.source_window[offset + 8 : end], crc32(self.window[start : _BTH_AT + 8]))
         found: cython.ulonglong = get32(self.view, end)
         found = found >> 24 | found >> 8 & 0xFF00 | (found & 0xFF00) << 8 | (found & 0xFF) << 24
         if crc != found:
@@ -424,6 +426,8 @@ class Codec:
             raise WireError(f"UDP destination port is {datagram.destination_port}, not {ROCE_PORT}")
         offset = datagram.udp + _UDP
         length = datagram.end - offset
+        if datagram.udp_length != length + _UDP:
+            raise WireError(f"UDP length is {datagram.udp_length}, but the IP datagram holds {length + _UDP} bytes")
         self._bounds(offset, length)
         if self.icrc != OFF:
             expected = headers.expected_icrc(window, datagram, 0 if self.icrc == ID0 else None)

@@ -1,0 +1,204 @@
+"""The command line. Bad input: one message on standard error, exit status 2. A run that failed: exit status 1."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cc import registry
+from cc.errors import ControlError
+from testbed import report, runner, scenario
+from testbed.errors import RunError
+from testbed.perf import client, server
+from testbed.perf.plan import OPERATIONS, Plan
+from testbed.progress import Bars
+from transport.bootstrap import PORT
+from transport.errors import ConfigError, PolyroceError
+
+app = typer.Typer(
+    name="polyroce",
+    help="Userspace multipath RoCE transport: runs scenarios and measures.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Switch(str, Enum):
+    on = "on"
+    off = "off"
+
+
+def _console(stderr: bool = False) -> Console:
+    """Wide enough for the tables where nobody said how wide it is."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, width=None if terminal else 160, highlight=False, markup=False)
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """Turns the project's own errors into a message and an exit status."""
+    try:
+        yield
+    except RunError as error:
+        typer.echo(f"polyroce: run failed: {error}", err=True)
+        raise typer.Exit(1) from None
+    except (PolyroceError, ControlError) as error:
+        typer.echo(f"polyroce: {error}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("polyroce: interrupted", err=True)
+        raise typer.Exit(130) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        mode = "compiled" if report.compiled() else "interpreted"
+        typer.echo(f"polyroce {report.installed_version()} {mode}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say version and mode.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    which: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A scenario by name, or a .toml file.")],
+    on: Annotated[str, typer.Option("--on", help="Network: udp or loopback.")] = "udp",
+    ranks: Annotated[Optional[int], typer.Option(help="Number of ranks.")] = None,  # noqa: UP045  typer reads it
+    cc: Annotated[Optional[str], typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = None,  # noqa: UP045
+    selector: Annotated[Optional[str], typer.Option(help="Path selector.")] = None,  # noqa: UP045
+    paths: Annotated[Optional[int], typer.Option(help="Number of paths.")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Seed of everything random.")] = None,  # noqa: UP045
+    settings: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help="Change any key.")] = None,  # noqa: UP045
+    json_file: Annotated[Optional[Path], typer.Option("--json", metavar="FILE", help="Write the result; - prints it.")] = None,  # noqa: UP045
+    pcap: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Capture what is sent.")] = None,  # noqa: UP045
+) -> None:  # fmt: skip
+    """Run a scenario and judge it. Exit status 0 only if all bytes match and all expectations hold."""
+    with _errors_told():
+        given = [
+            f"{key}={json.dumps(value)}"
+            for key, value in (
+                ("workload.ranks", ranks), ("transport.cc", cc), ("transport.selector", selector),
+                ("transport.paths", paths), ("seed", seed),
+            )
+            if value is not None
+        ]  # fmt: skip
+        chosen = scenario.load(which, [*(settings or []), *given])
+        quiet = json_file is not None and str(json_file) == "-"
+        with Bars(_console(stderr=True)) as bars:
+            result = runner.run(chosen, on, bars, str(pcap or ""))
+        report.show(result, _console(stderr=quiet))
+        if json_file is not None:
+            report.write_json(json_file, result.to_json())
+    raise typer.Exit(0 if result.passed else 1)
+
+
+@app.command("list")
+def list_scenarios(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """List the scenarios that come with the package."""
+    with _errors_told():
+        found = scenario.known()
+        if as_json:
+            typer.echo(json.dumps([{"name": name, "summary": summary} for name, summary in found.items()], indent=2))
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("scenario", no_wrap=True)
+        table.add_column("what it shows")
+        for name, summary in found.items():
+            table.add_row(name, summary)
+        _console().print(table)
+
+
+@app.command("cc")
+def show_cc(
+    name: Annotated[Optional[str], typer.Argument(help="One of them, or FILE.py:CLASS.")] = None,  # noqa: UP045
+) -> None:
+    """List the congestion controls; with NAME, its parameters, ranges, units and source."""
+    with _errors_told():
+        console = _console()
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        if name is None:
+            for title in ("control", "summary", "needs", "source"):
+                table.add_column(title, no_wrap=title == "control")
+            for known in registry.names():
+                control = registry.resolve(known)
+                table.add_row(known, control.summary, ", ".join(sorted(control.needs)) or "-", control.source)
+            console.print(table)
+            return
+        control = registry.resolve(name)
+        console.print(f"{control.name or name}: {control.summary}")
+        console.print(f"source: {control.source or 'not given'}")
+        console.print(f"needs: {', '.join(sorted(control.needs)) or 'nothing'}")
+        rows = registry.describe(control)
+        if not rows:
+            console.print("no parameters")
+            return
+        for title in ("parameter", "default", "least", "most", "unit", "meaning"):
+            table.add_column(title, no_wrap=title != "meaning", justify="left" if title in ("parameter", "unit", "meaning") else "right")
+        for row in rows:
+            table.add_row(row.name, f"{row.default:g}", f"{row.low:g}", f"{row.high:g}", row.unit, row.meaning)
+        console.print(table)
+
+
+@app.command()
+def perf(
+    host: Annotated[Optional[str], typer.Argument(metavar="[HOST]", help="Where a server waits.")] = None,  # noqa: UP045
+    as_server: Annotated[bool, typer.Option("--server", help="Wait for one client.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Run both ends here, on 127.0.0.1 and 127.0.0.2.")] = False,
+    bind: Annotated[str, typer.Option(metavar="ADDR", help="Own address [default: the one that reaches the peer].")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on which both meet.")] = PORT,
+    op: Annotated[str, typer.Option(help=f"One of {', '.join(OPERATIONS)}.")] = "write",
+    size: Annotated[str, typer.Option(help="Message size, such as 64, 64KiB, 1MiB; all for a sweep.")] = "",
+    duration: Annotated[Optional[float], typer.Option(help="Seconds for each size [default: 2, or 0.5 with all].")] = None,  # noqa: UP045
+    qps: Annotated[int, typer.Option(help="Queue pairs.")] = 1,
+    paths: Annotated[int, typer.Option(help="Paths.")] = 16,
+    selector: Annotated[str, typer.Option(help="Path selector.")] = Plan.selector,
+    cc: Annotated[str, typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = Plan.cc,
+    mtu: Annotated[int, typer.Option(help="Payload bytes of a packet.")] = 4096,
+    icrc: Annotated[Switch, typer.Option(help="Checksum of every packet.")] = Switch.on,
+    latency: Annotated[bool, typer.Option("--latency", help="Half round trip instead of bandwidth.")] = False,
+    depth: Annotated[int, typer.Option(help="Messages outstanding on a queue pair; 0 fills the pipeline.")] = 0,
+    max_run: Annotated[int, typer.Option(help="Most packets of one send on one path.")] = Plan.max_run,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    json_file: Annotated[Optional[Path], typer.Option("--json", metavar="FILE", help="Write the result; - prints it.")] = None,  # noqa: UP045
+) -> None:  # fmt: skip
+    """Measure bandwidth, or latency, between two endpoints over UDP sockets."""
+    with _errors_told():
+        if (host is not None) + as_server + local != 1:
+            raise ConfigError("perf: give one of --server, HOST, --local")
+        plan = Plan.make(
+            op=op, size=size, duration=duration, qps=qps, paths=paths, selector=selector, cc=cc, mtu=mtu,
+            icrc=icrc is Switch.on, latency=latency, depth=depth, max_run=max_run, seed=seed,
+        )  # fmt: skip
+        quiet = json_file is not None and str(json_file) == "-"
+        console = _console(stderr=quiet)
+        if as_server:
+            server.serve(bind, port, plan, console)
+            return
+        with client.local_server(plan) if local else nullcontext() as channel:
+            result = client.run(host, port, bind, plan, console, channel)
+        if json_file is not None:
+            report.write_json(json_file, result)
+    raise typer.Exit(0 if result["passed"] else 1)
+
+
+def main() -> None:
+    """The console script."""
+    app()

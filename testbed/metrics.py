@@ -1,0 +1,185 @@
+"""What is measured in a run, under which name and in which unit, and how it is judged.
+
+Definitions are those of docs/scenarios.md. A value that was not measured is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from transport.clock import SECOND, US
+
+#: Bytes of IPv4, UDP, BTH, RETH, ImmDt and ICRC around the payload of every data packet.
+HEADER_BYTES = 64
+
+
+class Metric(NamedTuple):
+    """One named value of a run. timed: it depends on durations, and is judged in virtual time only. compares: it is
+    measured against the variant's baseline."""
+
+    meaning: str
+    timed: bool = False
+    compares: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "duration_us": Metric("sum of the phases' durations, first post to last completion", True),
+    "goodput_gbps": Metric("payload delivered at all ranks over the duration", True),
+    "goodput_percent": Metric("payload at the hottest receiver, of what its link carries after headers", True),
+    "messages_per_s": Metric("messages completed over the duration", True),
+    "latency_p50_us": Metric("median of message completion times", True),
+    "latency_p99_us": Metric("99th percentile of message completion times", True),
+    "latency_cv": Metric("spread of size / completion time over messages, sqrt(1/J - 1) with Jain's index J", True),
+    "first_fct_us": Metric("shortest completion time", True),
+    "tail_fct_us": Metric("longest completion time", True),
+    "ideal_us": Metric("sum of the phases' ideals", True),
+    "slowdown": Metric("duration over ideal", True),
+    "latency_p50_change_percent": Metric("median completion time against the baseline, absolute", True, True),
+    "latency_p99_change_percent": Metric("99th percentile against the baseline, absolute", True, True),
+    "eviction_share": Metric("slowest eviction of a black-holed path, as a share of max(3 RTT, 1 RTO)", True),
+    "evicted_paths": Metric("black-holed paths that were taken out of use"),
+    "readmitted_paths": Metric("black-holed paths that came back into use after they healed"),
+    "wrong_order": Metric("black-holed paths that came back before they were taken out, or never left"),
+    "evictions": Metric("changes of any path to BAD"),
+    "messages": Metric("messages completed"),
+    "bytes_wrong": Metric("streams of a pair of ranks whose digest was wrong"),
+    "requests_failed": Metric("requests that ended in an error"),
+    "logical_bytes": Metric("bytes of the messages"),
+    "wire_bytes": Metric("data packets with their 64 bytes of headers, retransmissions included"),
+    "packets": Metric("data packets sent, retransmissions included"),
+    "retransmits": Metric("data packets sent again"),
+    "retransmit_percent": Metric("share of the data packets that were sent again"),
+    "spurious": Metric("retransmissions of what had arrived"),
+    "spurious_percent": Metric("share of the data packets that were sent again in vain"),
+    "duplicates": Metric("data packets received again"),
+    "timeouts": Metric("retransmission timeouts"),
+    "marked_packets": Metric("data packets received with CE"),
+    "paths_used": Metric("most paths that one rank used in a phase"),
+}
+
+
+@dataclass
+class PhaseRecord:
+    """Raw results of one phase. Times are picoseconds of one clock.
+
+    messages: a row (src, dst, size, posted, completed) for each. counters: what the endpoints' counters grew by, added
+    up. received: bytes at each rank. ideal: the least time it could take, 0 if not known.
+    """
+
+    name: str
+    ranks: int
+    messages: npt.NDArray[np.int64]
+    counters: Mapping[str, int]
+    received: npt.NDArray[np.int64]
+    paths_used: int | None
+    wrong: list[str] = field(default_factory=list)
+    ideal: int = 0
+
+    @property
+    def duration(self) -> int:
+        if not len(self.messages):
+            return 0
+        return int(self.messages[:, 4].max() - self.messages[:, 3].min())
+
+
+def spread(sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> float:
+    """CV across flows: sqrt(1/J - 1) with J = (sum x)^2 / (n sum x^2), x = size / completion time."""
+    x = sizes / np.maximum(times, 1)
+    square = float((x**2).sum())
+    if square == 0.0:
+        return 0.0
+    jain = float(x.sum()) ** 2 / (len(x) * square)
+    return float(np.sqrt(max(0.0, 1.0 / jain - 1.0)))
+
+
+def summarize(phases: Sequence[PhaseRecord], rate: int | None, mtu: int) -> dict[str, float | None]:
+    """The metrics of one phase or of several in a row. rate: bits per second of a receiver's link, None if unknown."""
+    values: dict[str, float | None] = dict.fromkeys(METRICS)
+    counters: dict[str, int] = {}
+    for phase in phases:
+        for name, count in phase.counters.items():
+            counters[name] = counters.get(name, 0) + count
+    rows = np.concatenate([phase.messages for phase in phases])
+    duration = sum(phase.duration for phase in phases)
+    ideal = sum(phase.ideal for phase in phases)
+    packets = counters.get("data_packets_sent", 0)
+    used = [phase.paths_used for phase in phases if phase.paths_used is not None]
+    values |= {
+        "messages": len(rows),
+        "bytes_wrong": sum(len(phase.wrong) for phase in phases),
+        "requests_failed": counters.get("requests_failed", 0),
+        "logical_bytes": int(rows[:, 2].sum()),
+        "wire_bytes": counters.get("data_bytes_sent", 0) + HEADER_BYTES * packets,
+        "packets": packets,
+        "retransmits": counters.get("retransmits", 0),
+        "spurious": counters.get("spurious", 0),
+        "duplicates": counters.get("duplicates", 0),
+        "timeouts": counters.get("timeouts", 0),
+        "marked_packets": counters.get("marked_packets", 0),
+        "paths_used": max(used) if used else None,
+    }
+    if packets:
+        values["retransmit_percent"] = 100.0 * counters.get("retransmits", 0) / packets
+        values["spurious_percent"] = 100.0 * counters.get("spurious", 0) / packets
+    if not duration:
+        return values
+    times = rows[:, 4] - rows[:, 3]
+    seconds = duration / SECOND
+    values |= {
+        "duration_us": duration / US,
+        "goodput_gbps": float(rows[:, 2].sum()) * 8e-9 / seconds,
+        "messages_per_s": len(rows) / seconds,
+        "latency_p50_us": float(np.percentile(times, 50)) / US,
+        "latency_p99_us": float(np.percentile(times, 99)) / US,
+        "latency_cv": spread(rows[:, 2], times),
+        "first_fct_us": int(times.min()) / US,
+        "tail_fct_us": int(times.max()) / US,
+    }
+    if ideal:
+        values["ideal_us"] = ideal / US
+        values["slowdown"] = duration / ideal
+    if rate:
+        hottest = sum(int(phase.received.max()) for phase in phases)
+        values["goodput_percent"] = 100.0 * hottest * 8 / seconds / (rate * mtu / (mtu + HEADER_BYTES))
+    return values
+
+
+def compare(values: dict[str, float | None], baseline: Mapping[str, float | None]) -> None:
+    """Fill in the metrics that are measured against a baseline."""
+    for name in ("latency_p50", "latency_p99"):
+        ours, theirs = values[f"{name}_us"], baseline[f"{name}_us"]
+        if ours is not None and theirs:
+            values[f"{name}_change_percent"] = abs(100.0 * (ours - theirs) / theirs)
+
+
+class Bound(Protocol):
+    """A limit that can be asked: testbed.scenario.Limit."""
+
+    def holds(self, value: float) -> bool: ...
+    def model_dump(self, *, exclude_none: bool) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An expectation and how it came out. passed: None if it was not judged, since it speaks of times and the clock
+    was real."""
+
+    name: str
+    value: float | None
+    limit: Mapping[str, float]
+    passed: bool | None
+
+
+def judge(expect: Mapping[str, Bound], values: Mapping[str, float | None], timed: bool) -> list[Verdict]:
+    """Hold the values to the limits. timed: whether durations count. A value that is missing has failed."""
+    verdicts = []
+    for name, limit in expect.items():
+        value = values.get(name)
+        passed = None if METRICS[name].timed and not timed else value is not None and limit.holds(value)
+        verdicts.append(Verdict(name, value, limit.model_dump(exclude_none=True), passed))
+    return verdicts

@@ -1,0 +1,252 @@
+"""One rank: the connections and buffers of one endpoint, and its part in each phase of a workload.
+
+A Rank does not wait and does not know what carries its packets. Whoever drives it (testbed.virtual, testbed.processes)
+hands it completions and asks whether it is done. The steps of a phase: `prepare` on all ranks, then `start` on all,
+then completions until all are done, then `verify` on all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.errors import RunError
+from testbed.workloads.base import Message, Phase, payload
+from transport.clock import Time
+from transport.completion import Completion, Opcode, Status
+from transport.config import ConnectionParameters
+from transport.connection import Connection
+from transport.endpoint import Endpoint
+from transport.placement import Access, MemoryRegion
+
+_INBOX = Access.LOCAL_WRITE | Access.REMOTE_WRITE
+_OUTBOX = Access.REMOTE_READ
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """What bytes are compared by: BLAKE2b of 16 bytes, as hex."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def address_of(rank: int) -> bytes:
+    """The IPv4 address of a rank: 127.0.0.1 is rank 0, as all of 127/8 is this machine."""
+    return bytes([127, 0, 0, rank + 1])
+
+
+class _Peer:
+    """What a rank has towards one other: a connection, and a buffer in each direction for the largest phase."""
+
+    def __init__(self, number: int, connection: Connection, inbox: MemoryRegion | None, outbox: MemoryRegion | None) -> None:
+        self.number = number
+        self.connection = connection
+        self.inbox = inbox
+        self.outbox = outbox
+        self.remote_inbox = (0, 0)
+        self.remote_outbox = (0, 0)
+        # Of the current phase:
+        self.sending: memoryview = memoryview(b"")
+        self.to_post: deque[tuple[Message, int]] = deque()
+        self.to_expect: deque[tuple[Message, int]] = deque()
+        self.outstanding = 0
+        self.receives = 0
+
+
+class Rank:
+    """Rank `number` of a workload, on `endpoint`. phases: the whole workload's, of which it picks its own messages."""
+
+    def __init__(self, number: int, endpoint: Endpoint, phases: Sequence[Phase], seed: int, now: Time) -> None:
+        self.number = number
+        self.endpoint = endpoint
+        self.seed = seed
+        self.phases = [
+            Phase(phase.name, tuple(m for m in phase.messages if number in (m.src, m.dst)), phase.depth) for phase in phases
+        ]
+        self.phase = -1
+        self.depth = 1
+        self.waiting_for = 0
+        self.rows: list[tuple[int, int, int, int, int]] = []
+        self._posted: dict[int, tuple[_Peer, Message, Time]] = {}
+        self._receives: dict[int, tuple[_Peer, Message]] = {}
+        self._wr_id = 0
+        self._counters = endpoint.counters()
+        self._peers: dict[int, _Peer] = {}
+        domain = endpoint.protection_domain()
+        readable = any(message.op == "read" for phase in phases for message in phase.messages)
+        for other in sorted({m.src + m.dst - number for phase in self.phases for m in phase.messages}):
+            connection = endpoint.create_connection(domain, now)
+            inbox = self._largest(other, number)
+            outbox = self._largest(number, other)
+            self._peers[other] = _Peer(
+                other,
+                connection,
+                domain.register(bytearray(inbox), _INBOX) if inbox else None,
+                domain.register(bytearray(outbox), _OUTBOX) if outbox and readable else None,
+            )
+
+    def _largest(self, src: int, dst: int) -> int:
+        """Bytes of the largest phase from src to dst."""
+        return max(sum(m.size for m in phase.messages if (m.src, m.dst) == (src, dst)) for phase in self.phases)
+
+    # Meeting the others
+
+    def describe(self) -> dict[str, Any]:
+        """What each peer needs to know, by its number; JSON-able."""
+        return {
+            str(peer.number): {
+                "parameters": peer.connection.parameters.to_json(),
+                "inbox": _told(peer.inbox),
+                "outbox": _told(peer.outbox),
+            }
+            for peer in self._peers.values()
+        }
+
+    def connect(self, now: Time, described: Mapping[str, Any]) -> None:
+        """described: what each peer says to this rank, by the peer's number. NegotiationError if two cannot agree."""
+        for number, said in described.items():
+            peer = self._peers[int(number)]
+            peer.remote_inbox = tuple(said["inbox"])
+            peer.remote_outbox = tuple(said["outbox"])
+            peer.connection.connect(now, ConnectionParameters.from_json(said["parameters"]))
+
+    # A phase
+
+    def prepare(self, now: Time, phase: int) -> dict[str, str]:
+        """Fill the send buffers and post the receives of a phase. Returns the digest of the bytes for each peer."""
+        plan = self.phases[phase]
+        self.phase = phase
+        self.depth = plan.depth
+        self.rows = []
+        sent = {}
+        for peer in self._peers.values():
+            out = [m for m in plan.messages if m.dst == peer.number]
+            into = [m for m in plan.messages if m.src == peer.number]
+            size = sum(m.size for m in out)
+            if size:
+                data = payload(self.seed, phase, self.number, peer.number, size)
+                sent[str(peer.number)] = digest(data)
+                peer.sending = memoryview(data)
+                if peer.outbox is not None and peer.outbox.view is not None:
+                    peer.outbox.view[:size] = data
+            peer.to_post = deque(item for item in _placed(out) if item[0].op != "read")
+            peer.to_post.extend(item for item in _placed(into) if item[0].op == "read")
+            peer.to_expect = deque(item for item in _placed(into) if item[0].wakes)
+            peer.outstanding = 0
+            self.waiting_for += len(peer.to_post) + len(peer.to_expect)
+            self._post_receives(peer, now)
+        return sent
+
+    def start(self, now: Time) -> None:
+        """Post the first requests to every peer."""
+        for peer in self._peers.values():
+            self._post(peer, now)
+
+    def on_completion(self, completion: Completion, now: Time) -> None:
+        """RunError if a request failed or something came that this phase does not have."""
+        if completion.status != Status.SUCCESS:
+            raise RunError(
+                f"rank {self.number}, {self._name()}: {completion.opcode.name} ended with {completion.status.name}: "
+                f"{completion.error}"
+            )
+        posted = self._posted.pop(completion.wr_id, None)
+        if posted is not None:
+            peer, message, at = posted
+            self.rows.append((message.src, message.dst, message.size, at, now))
+            peer.outstanding -= 1
+            self._post(peer, now)
+        else:
+            peer, message = self._receives.pop(completion.wr_id)
+            with_imm = completion.opcode == Opcode.RECV_RDMA_WITH_IMM
+            if completion.byte_len != message.size or (with_imm and completion.imm != self.phase):
+                raise RunError(
+                    f"rank {self.number}, {self._name()}: {completion.byte_len} bytes of phase {completion.imm} were "
+                    f"delivered from rank {peer.number} where {message.size} of phase {self.phase} were expected"
+                )
+            peer.receives -= 1
+            self._post_receives(peer, now)
+        self.waiting_for -= 1
+
+    @property
+    def done(self) -> bool:
+        """Whether every request of this rank has completed and everything it must be woken for has come."""
+        return self.waiting_for == 0
+
+    def missing(self) -> str:
+        """What is still waited for, for an error."""
+        sends = ", ".join(sorted({f"rank {peer.number}" for peer, _, _ in self._posted.values()}, key=str)) or "none"
+        receives = ", ".join(sorted({f"rank {peer.number}" for peer, _ in self._receives.values()}, key=str)) or "none"
+        return f"{self._name()}: requests outstanding with {sends}; messages missing from {receives}"
+
+    def verify(self) -> dict[str, str]:
+        """Digests of the bytes that came from each peer in this phase."""
+        received = {}
+        for peer in self._peers.values():
+            size = sum(m.size for m in self.phases[self.phase].messages if m.src == peer.number)
+            if size:
+                assert peer.inbox is not None and peer.inbox.view is not None
+                received[str(peer.number)] = digest(peer.inbox.view[:size])
+        return received
+
+    def counted(self) -> dict[str, int]:
+        """What the endpoint's counters grew by since this was asked last."""
+        before, self._counters = self._counters, self.endpoint.counters()
+        return {name: value - before[name] for name, value in self._counters.items()}
+
+    def close(self, now: Time) -> None:
+        """Close all connections. The endpoint must be driven a little longer to tell the peers."""
+        for peer in self._peers.values():
+            peer.connection.close(now)
+
+    def _post(self, peer: _Peer, now: Time) -> None:
+        while peer.to_post and peer.outstanding < self.depth:
+            message, offset = peer.to_post.popleft()
+            self._wr_id += 1
+            if message.op == "read":
+                assert peer.inbox is not None
+                address, rkey = peer.remote_outbox
+                target = _part(peer.inbox, offset, message.size)
+                peer.connection.post_read(now, self._wr_id, target, address + offset, rkey)
+            elif message.op == "send":
+                peer.connection.post_send(now, self._wr_id, peer.sending[offset : offset + message.size])
+            else:
+                address, rkey = peer.remote_inbox
+                imm = self.phase if message.op == "write_imm" else None
+                data = peer.sending[offset : offset + message.size]
+                peer.connection.post_write(now, self._wr_id, data, address + offset, rkey, imm)
+            peer.outstanding += 1
+            self._posted[self._wr_id] = (peer, message, now)
+
+    def _post_receives(self, peer: _Peer, now: Time) -> None:
+        """Keep as many receives posted as the receive queue holds, in the order the messages will come."""
+        while peer.to_expect and peer.receives < self.endpoint.config.rq_depth:
+            message, offset = peer.to_expect.popleft()
+            peer.receives += 1
+            self._wr_id += 1
+            buffer: memoryview | bytearray = bytearray(0)
+            if message.op == "send" and message.size:
+                assert peer.inbox is not None
+                buffer = _part(peer.inbox, offset, message.size)
+            peer.connection.post_recv(now, self._wr_id, buffer)
+            self._receives[self._wr_id] = (peer, message)
+
+    def _name(self) -> str:
+        return f"phase {self.phases[self.phase].name!r}" if self.phase >= 0 else "before the first phase"
+
+
+def _part(region: MemoryRegion, offset: int, size: int) -> memoryview:
+    assert region.view is not None
+    return region.view[offset : offset + size]
+
+
+def _placed(messages: Sequence[Message]) -> list[tuple[Message, int]]:
+    """Messages of one pair with the offset of each in the buffer of the pair."""
+    placed, offset = [], 0
+    for message in messages:
+        placed.append((message, offset))
+        offset += message.size
+    return placed
+
+
+def _told(region: MemoryRegion | None) -> tuple[int, int]:
+    return (region.address, region.rkey) if region is not None else (0, 0)

@@ -1,0 +1,188 @@
+"""Runs a scenario, variant by variant, on the network asked for, and judges it."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from testbed import nics, processes, virtual
+from testbed.job import Job, PathChange
+from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
+from testbed.progress import Watcher
+from testbed.report import RunResult, VariantResult
+from testbed.scenario import Scenario, ScenarioFile, Variant
+from testbed.workloads.base import Message, Phase, Workload, received_by, sent_by
+from transport import pcapfile
+from transport.clock import SECOND, US, Time, transmit_time
+from transport.errors import ConfigError
+from transport.nic.loopback import Network
+
+NETWORKS = ("udp", "loopback")
+
+
+
+def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunResult:
+    """All variants, over `on`. Whatever keeps a run from its end is an exception; a missed limit is in the result."""
+    if on not in NETWORKS:
+        raise ConfigError(f"--on {on}: allowed are {', '.join(NETWORKS)}")
+    results: dict[str, VariantResult] = {}
+    for variant in scenario.variants:
+        name = pcap
+        if pcap and len(scenario.variants) > 1:
+            path = Path(pcap)
+            name = str(path.with_name(f"{path.stem}.{variant.name.replace(' ', '-')}{path.suffix}"))
+        results[variant.name] = _run_variant(variant, on, watcher, name)
+    for variant in scenario.variants:
+        result = results[variant.name]
+        if variant.baseline is not None:
+            compare(result.metrics, results[variant.baseline].metrics)
+        result.expect = judge(variant.expect, result.metrics, timed=on == "loopback")
+    return RunResult(scenario.name, on, scenario.seed, list(results.values()))
+
+
+def _run_variant(variant: Variant, on: str, watcher: Watcher, pcap: str) -> VariantResult:
+    settings = variant.settings
+    workload = settings.workload.make(settings.seed)
+    notes = list(workload.notes)
+    # Loopback has the rate that the scenario gives it; over UDP it is measured, in a phase of its own before the others.
+    measured = on == "udp" and workload.ranks > 2
+    phases = ((_measurement(workload),) if measured else ()) + workload.phases
+    job = Job(phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(), pcap)
+    if on == "udp":
+        records, events = processes.run(job, settings.timeout_s, watcher)
+        rate = None
+        if measured:
+            rate = _measured_rate(records.pop(0))
+            notes.append(_rate_note(rate))
+            for record, phase in zip(records, workload.phases, strict=True):
+                record.ideal = shared_floor(phase, workload.ranks, rate)
+    else:
+        fabric = settings.fabric
+        rate = round(fabric.rate_gbps * 1e9)
+        network = Network(
+            rate, round(fabric.delay_us * US), fabric.queue, fabric.ecn, mtu=settings.transport.mtu, start=US
+        )  # fmt: skip
+        records, events = virtual.run(job, network, settings.timeout_s, watcher)
+        for record, phase in zip(records, workload.phases, strict=True):
+            record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, network.caps.base_rtt)
+    if pcap:
+        _merge_captures(pcap, workload.ranks)
+    line_rate = rate if on == "loopback" else None
+    values = summarize(records, line_rate, settings.transport.mtu)
+    values |= _path_metrics(settings, records, events, on)
+    return VariantResult(variant.name, records, values, [], notes, line_rate, settings.transport.mtu)
+
+
+def link_floor(phase: Phase, ranks: int, rate: int, mtu: int, base_rtt: Time) -> Time:
+    """The least time of a phase where every rank has a link of `rate`: wire bytes of the hot rank, and one round trip."""
+    wire = [
+        Message(m.src, m.dst, m.size + HEADER_BYTES * max(1, -(-m.size // mtu)), m.op) for m in phase.messages
+    ]  # fmt: skip
+    hot = int(received_by(wire, ranks).max())
+    if not rate:
+        return base_rtt
+    whole, rest = divmod(hot, 1 << 20)
+    return whole * transmit_time(1 << 20, rate) + transmit_time(rest, rate) + base_rtt
+
+
+def shared_floor(phase: Phase, ranks: int, rate: int) -> Time:
+    """The least time of a phase where all ranks share one machine. `rate` is what one pair of ranks reaches alone, a
+    sender on one core and a receiver on another: no rank moves its bytes faster, and all together no faster than as
+    many pairs as there are pairs of cores."""
+    hot = max(int(received_by(phase.messages, ranks).max()), int(sent_by(phase.messages, ranks).max()))
+    pairs = max(1, len(os.sched_getaffinity(0)) // 2)
+    seconds = max(hot, phase.logical_bytes / pairs) * 8 / rate
+    return round(seconds * SECOND)
+
+
+def _measurement(workload: Workload) -> Phase:
+    """One flow from rank 0 to a rank that it talks to anyway, big enough for a rate and small beside the rest."""
+    biggest = max(phase.logical_bytes for phase in workload.phases)
+    size = max(4096, min(1 << 20, biggest // 64))
+    other = next(m.src + m.dst for phase in workload.phases for m in phase.messages if 0 in (m.src, m.dst))
+    return Phase("loopback rate", tuple(Message(0, other, size, "write") for _ in range(16)))
+
+
+def _measured_rate(record: PhaseRecord) -> int:
+    """Bits per second of payload."""
+    return max(1, round(float(np.sum(record.messages[:, 2])) * 8 * SECOND / max(1, record.duration)))
+
+
+def _rate_note(rate: int) -> str:
+    return (
+        f"ideal: at {rate / 1e9:.3f} Gbit/s, measured first, with one flow from rank 0 to one other over the same "
+        "transport while all else was idle"
+    )
+
+
+def _path_metrics(
+    settings: ScenarioFile, records: Sequence[PhaseRecord], events: Sequence[PathChange], on: str
+) -> dict[str, float | None]:
+    """What became of the paths that were black-holed, at each rank that sends data."""
+    evictions = [change for change in events if change.state == "BAD"]
+    values: dict[str, float | None] = {"evictions": len(evictions)}
+    holes = settings.faults.blackhole
+    if not holes or not records:
+        return values
+    begin = int(records[0].messages[:, 3].min())
+    bound = _eviction_bound(settings)
+    evicted = readmitted = wrong = 0
+    worst = 0.0
+    senders = sorted({int(src) for record in records for src in record.messages[:, 0]})
+    for hole in holes:
+        start = begin + round(hole.start_us * US)
+        end = None if hole.end_us is None else begin + round(hole.end_us * US)
+        for rank in senders:
+            mine = [change for change in events if change.rank == rank and change.path == hole.path]
+            out = _left(mine, start)
+            back = None if end is None else next((c.time for c in mine if c.state == "GOOD" and c.time >= end), None)
+            early = any(c.state == "GOOD" and start < c.time < (end or c.time + 1) and out is not None for c in mine)
+            evicted += out is not None
+            readmitted += back is not None
+            wrong += out is None or early or (back is not None and back < out)
+            if out is not None:
+                worst = max(worst, (out - start) / bound)
+    values |= {"evicted_paths": evicted, "readmitted_paths": readmitted, "wrong_order": wrong}
+    if on == "loopback":
+        values["eviction_share"] = worst if evicted else None
+    return values
+
+
+def _left(changes: Sequence[PathChange], start: Time) -> Time | None:
+    """When a path was taken out of use after `start`: the move to SUSPECT, which ends new data on it while enough others
+    are usable, that its failed probe confirmed by a move to BAD. None if that did not happen."""
+    left = None
+    for change in changes:
+        if change.time < start:
+            continue
+        if change.state == "SUSPECT":
+            left = change.time
+        elif change.state == "GOOD":
+            left = None
+        elif change.state == "BAD":
+            return change.time if left is None else left
+    return None
+
+
+def _eviction_bound(settings: ScenarioFile) -> Time:
+    """max(3 RTT, 1 RTO) on the loopback network, picoseconds."""
+    base_rtt = max(2 * round(settings.fabric.delay_us * US), US)
+    rto = settings.transport.rto_min_us * US or 20 * base_rtt
+    return max(3 * base_rtt, rto)
+
+
+def _merge_captures(path: str, ranks: int) -> None:
+    """One file out of those of the ranks, in order of time."""
+    parts = [nics.rank_pcap(path, rank) for rank in range(ranks)]
+    try:
+        with pcapfile.PcapFile(path) as whole:
+            for time, frame in heapq.merge(*(pcapfile.read(part)[1] for part in parts)):
+                whole.write(time, frame)
+        for part in parts:
+            part.unlink()
+    except OSError as error:
+        raise ConfigError(f"--pcap {path}: cannot be written: {error.strerror}") from None

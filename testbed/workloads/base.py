@@ -1,0 +1,81 @@
+"""A workload is data: a list of messages for each phase, independent of how ranks run and of what carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+#: What a message may be posted as. Bytes always go from `src` to `dst`; a READ is posted by `dst`, the rest by `src`.
+OPERATIONS = ("write", "write_imm", "send", "read")
+
+Bytes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`size` bytes from rank `src` to rank `dst`."""
+
+    src: int
+    dst: int
+    size: int
+    op: str = "write_imm"
+
+    @property
+    def poster(self) -> int:
+        return self.dst if self.op == "read" else self.src
+
+    @property
+    def wakes(self) -> bool:
+        """Whether the peer of the poster gets a completion too, for which it posts a receive."""
+        return self.op in ("write_imm", "send")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Messages that may all be under way at once; the next phase begins when all of them are in.
+
+    depth: how many messages a poster keeps outstanding to one peer.
+    """
+
+    name: str
+    messages: tuple[Message, ...]
+    depth: int = 16
+
+    @property
+    def logical_bytes(self) -> int:
+        return sum(message.size for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Phases over `ranks` ranks, numbered from 0. notes: lines about it for the report."""
+
+    ranks: int
+    phases: tuple[Phase, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def received_by(messages: Iterable[Message], ranks: int) -> Bytes:
+    """Bytes that arrive at each rank."""
+    total = np.zeros(ranks, dtype=np.int64)
+    for message in messages:
+        total[message.dst] += message.size
+    return total
+
+
+def sent_by(messages: Iterable[Message], ranks: int) -> Bytes:
+    """Bytes that leave each rank."""
+    total = np.zeros(ranks, dtype=np.int64)
+    for message in messages:
+        total[message.src] += message.size
+    return total
+
+
+def payload(seed: int, phase: int, src: int, dst: int, size: int) -> bytes:
+    """All bytes that `src` sends to `dst` in a phase, one message after the other: pseudo-random, and different for
+    every seed, phase and pair, so that a byte in the wrong place does not go unnoticed."""
+    key = np.array([seed & (2**64 - 1), phase << 40 | src << 20 | dst], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).bytes(size)

@@ -1,0 +1,1 @@
+cpdef int arbitrate(long long active, long long congested)

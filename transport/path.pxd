@@ -1,0 +1,16 @@
+cdef class Path:
+    cdef public long long index
+    cdef public long long entropy
+    cdef public long long state
+    cdef public long long srtt
+    cdef public long long rttvar
+    cdef public long long min_rtt
+    cdef public long long latest_rtt
+    cdef public double ecn
+    cdef public bint congested
+    cdef public long long in_flight
+    cdef public long long losses
+    cdef public long long heard_at
+    cdef public long long sent_at
+    cdef public long long usable
+    cdef public bint wants_probe

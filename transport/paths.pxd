@@ -1,0 +1,38 @@
+from transport.path cimport Path
+from transport.selectors cimport Selector
+
+cdef class PathSet:
+    cdef public list paths
+    cdef public list usable
+    cdef public Selector selector
+    cdef public object rng
+    cdef public long long base_rtt
+    cdef public long long floor
+    cdef public object peer
+    cdef public long long srtt
+    cdef public long long rttvar
+    cdef public long long min_rtt
+    cdef public long long median_rtt
+    cdef public long long spread_rtt
+    cdef public double marked_fraction
+    cdef public long long active_count
+    cdef public long long congested_count
+    cdef public long long generation
+    cdef public object events
+    cdef public long long events_dropped
+    cdef public object wanting
+    cdef public list recent
+    cdef public list sorted
+    cpdef long long select(self, long long now, long long flow, long long avoid)
+    cpdef long long loss_delay(self, long long index)
+    cpdef bint slow_down(self)
+    cpdef object delivered(self, long long now, long long index, long long size, long long packets, long long marked)
+    cpdef object sampled(self, long long now, long long index, long long rtt)
+    cpdef object suspected(self, long long now, long long index)
+    cpdef object blamed(self, long long now, long long index)
+    cdef object _want_probe(self, Path path)
+    cdef object _mark(self, Path path, double share)
+    cdef object _summarise(self, long long rtt)
+    cdef object _include(self, Path path)
+    cdef object _exclude(self, Path path)
+    cdef object _recount(self, long long change, Path path)

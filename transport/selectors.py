@@ -1,0 +1,170 @@
+"""Path selectors: which of the usable paths the next send takes.
+
+A selector answers with a place in the list of usable paths it is given, in constant time. It draws only from the
+generator
+it is handed. Selectors that steer are led around marked paths by the PathSet while marks are on a minority.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import cython
+
+from transport.errors import ConfigError
+from transport.path import Path
+
+if TYPE_CHECKING:
+    import random
+
+
+class Selector:
+    """Base of all selectors. steers: marked paths are to be avoided. One instance serves one peer."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.steers = True
+
+    def choose(
+        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
+    ) -> cython.longlong:
+        """A place in `usable`, which is never empty. flow: a stable random number of the connection."""
+        return 0
+
+    def on_delivered(self, path: Path, marked: cython.longlong) -> None:
+        """Packets arrived by `path`, `marked` of them with CE."""
+
+    def on_timeout(self, now: cython.longlong, rtt: cython.longlong) -> None:
+        """Something on some path is late; rtt: the peer's round trip, picoseconds."""
+
+
+class Single(Selector):
+    """One path for each connection, by its flow number: what ECMP does to a connection with one source port. It moves
+    only
+    when the set of usable paths changes."""
+
+    name = "single"
+
+    def __init__(self) -> None:
+        Selector.__init__(self)
+        self.steers = False
+
+    def choose(
+        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
+    ) -> cython.longlong:
+        return flow % len(usable)
+
+
+class RoundRobin(Selector):
+    """Each usable path once per pass."""
+
+    name = "round_robin"
+
+    def __init__(self) -> None:
+        Selector.__init__(self)
+        self.place = -1
+
+    def choose(
+        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
+    ) -> cython.longlong:
+        self.place = self.place + 1 if self.place + 1 < len(usable) else 0
+        return self.place
+
+
+class Random(Selector):
+    """Oblivious spraying: any usable path, all alike."""
+
+    name = "random"
+
+    def __init__(self) -> None:
+        Selector.__init__(self)
+        self.steers = False
+
+    def choose(
+        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
+    ) -> cython.longlong:
+        return int(rng.random() * len(usable))
+
+
+class PowerOfTwo(Selector):
+    """Power of two choices (Mitzenmacher 2001): of two paths drawn at random the one with fewer bytes in flight for its
+    delay. An unmeasured path counts as quick, so that it gets measured."""
+
+    name = "pot"
+
+    def choose(
+        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
+    ) -> cython.longlong:
+        count: cython.longlong = len(usable)
+        draw: cython.longlong = int(rng.random() * (count * count))
+        first: cython.longlong = draw % count
+        second: cython.longlong = draw // count
+        a: Path = usable[first]
+        b: Path = usable[second]
+        if a.congested != b.congested:
+            return second if a.congested else first
+        if a.srtt < 0 or b.srtt < 0:
+            return first if a.in_flight <= b.in_flight else second
+        # In a double: the product of bytes and picoseconds may pass 63 bits.
+        cost_a: cython.double = float(a.srtt) * (a.in_flight + 4096)
+        cost_b: cython.double = float(b.srtt) * (b.in_flight + 4096)
+        return first if cost_a <= cost_b else second
+
+
+class Reps(Selector):
+    """REPS, recycled entropies (EuroSys 2026): the port of an unmarked delivery is used again, oldest first; without
+    one in
+    store a random path is explored. After a timeout it freezes: only stored ports are cycled, nothing is explored, so
+    a dead
+    path is not met again by chance."""
+
+    name = "reps"
+    depth = 8
+
+    def __init__(self) -> None:
+        Selector.__init__(self)
+        self.store: deque[Path] = deque()
+        self.frozen_until = -(1 << 62)
+
+    def choose(
+        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
+    ) -> cython.longlong:
+        path: Path
+        for _ in range(len(self.store)):
+            path = self.store.popleft()
+            if path.usable < 0:
+                continue
+            if now < self.frozen_until:
+                self.store.append(path)
+            return path.usable
+        return int(rng.random() * len(usable))
+
+    def on_delivered(self, path: Path, marked: cython.longlong) -> None:
+        if marked == 0 and path.usable >= 0 and len(self.store) < self.depth:
+            self.store.append(path)
+
+    def on_timeout(self, now: cython.longlong, rtt: cython.longlong) -> None:
+        if self.store:
+            self.frozen_until = now + 16 * rtt
+
+
+_SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Single, RoundRobin, Random, PowerOfTwo, Reps)}
+
+
+def names() -> list[str]:
+    """The known selectors."""
+    return sorted(_SELECTORS)
+
+
+def check(name: Any) -> None:
+    """ConfigError, with the known names, unless `name` is one of them."""
+    if name not in _SELECTORS:
+        raise ConfigError(f"selector = {name!r}: allowed are {', '.join(names())}")
+
+
+def make(name: str) -> Selector:
+    """A new selector for one peer."""
+    check(name)
+    return _SELECTORS[name]()
