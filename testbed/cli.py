@@ -6,9 +6,9 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -34,7 +34,10 @@ app = typer.Typer(
 )
 
 
-class Switch(str, Enum):
+_JSON = typer.Option("--json", metavar="FILE", help="Write the result; - prints it.")
+
+
+class Switch(StrEnum):
     on = "on"
     off = "off"
 
@@ -81,14 +84,14 @@ def _root(
 def run(
     which: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A scenario by name, or a .toml file.")],
     on: Annotated[str, typer.Option("--on", help="Network: udp or loopback.")] = "udp",
-    ranks: Annotated[Optional[int], typer.Option(help="Number of ranks.")] = None,  # noqa: UP045  typer reads it
-    cc: Annotated[Optional[str], typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = None,  # noqa: UP045
-    selector: Annotated[Optional[str], typer.Option(help="Path selector.")] = None,  # noqa: UP045
-    paths: Annotated[Optional[int], typer.Option(help="Number of paths.")] = None,  # noqa: UP045
-    seed: Annotated[Optional[int], typer.Option(help="Seed of everything random.")] = None,  # noqa: UP045
-    settings: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help="Change any key.")] = None,  # noqa: UP045
-    json_file: Annotated[Optional[Path], typer.Option("--json", metavar="FILE", help="Write the result; - prints it.")] = None,  # noqa: UP045
-    pcap: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Capture what is sent.")] = None,  # noqa: UP045
+    ranks: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
+    cc: Annotated[str | None, typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = None,
+    selector: Annotated[str | None, typer.Option(help="Path selector.")] = None,
+    paths: Annotated[int | None, typer.Option(help="Number of paths.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key.")] = None,
+    json_file: Annotated[Path | None, _JSON] = None,
+    pcap: Annotated[Path | None, typer.Option(metavar="FILE", help="Capture what is sent.")] = None,
 ) -> None:  # fmt: skip
     """Run a scenario and judge it. Exit status 0 only if all bytes match and all expectations hold."""
     with _errors_told():
@@ -128,7 +131,7 @@ def list_scenarios(as_json: Annotated[bool, typer.Option("--json", help="As JSON
 
 @app.command("cc")
 def show_cc(
-    name: Annotated[Optional[str], typer.Argument(help="One of them, or FILE.py:CLASS.")] = None,  # noqa: UP045
+    name: Annotated[str | None, typer.Argument(help="One of them, or FILE.py:CLASS.")] = None,
 ) -> None:
     """List the congestion controls; with NAME, its parameters, ranges, units and source."""
     with _errors_told():
@@ -151,7 +154,11 @@ def show_cc(
             console.print("no parameters")
             return
         for title in ("parameter", "default", "least", "most", "unit", "meaning"):
-            table.add_column(title, no_wrap=title != "meaning", justify="left" if title in ("parameter", "unit", "meaning") else "right")
+            table.add_column(
+                title,
+                no_wrap=title != "meaning",
+                justify="left" if title in ("parameter", "unit", "meaning") else "right",
+            )
         for row in rows:
             table.add_row(row.name, f"{row.default:g}", f"{row.low:g}", f"{row.high:g}", row.unit, row.meaning)
         console.print(table)
@@ -159,14 +166,14 @@ def show_cc(
 
 @app.command()
 def perf(
-    host: Annotated[Optional[str], typer.Argument(metavar="[HOST]", help="Where a server waits.")] = None,  # noqa: UP045
+    host: Annotated[str | None, typer.Argument(metavar="[HOST]", help="Where a server waits.")] = None,
     as_server: Annotated[bool, typer.Option("--server", help="Wait for one client.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Run both ends here, on 127.0.0.1 and 127.0.0.2.")] = False,
-    bind: Annotated[str, typer.Option(metavar="ADDR", help="Own address [default: the one that reaches the peer].")] = "",
+    bind: Annotated[str, typer.Option(metavar="ADDR", help="Own address, if not the one that reaches the peer.")] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on which both meet.")] = PORT,
     op: Annotated[str, typer.Option(help=f"One of {', '.join(OPERATIONS)}.")] = "write",
     size: Annotated[str, typer.Option(help="Message size, such as 64, 64KiB, 1MiB; all for a sweep.")] = "",
-    duration: Annotated[Optional[float], typer.Option(help="Seconds for each size [default: 2, or 0.5 with all].")] = None,  # noqa: UP045
+    duration: Annotated[float | None, typer.Option(help="Seconds for each size; 2, or 0.5 with all.")] = None,
     qps: Annotated[int, typer.Option(help="Queue pairs.")] = 1,
     paths: Annotated[int, typer.Option(help="Paths.")] = 16,
     selector: Annotated[str, typer.Option(help="Path selector.")] = Plan.selector,
@@ -177,7 +184,7 @@ def perf(
     depth: Annotated[int, typer.Option(help="Messages outstanding on a queue pair; 0 fills the pipeline.")] = 0,
     max_run: Annotated[int, typer.Option(help="Most packets of one send on one path.")] = Plan.max_run,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
-    json_file: Annotated[Optional[Path], typer.Option("--json", metavar="FILE", help="Write the result; - prints it.")] = None,  # noqa: UP045
+    json_file: Annotated[Path | None, _JSON] = None,
 ) -> None:  # fmt: skip
     """Measure bandwidth, or latency, between two endpoints over UDP sockets."""
     with _errors_told():

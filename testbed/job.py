@@ -63,7 +63,7 @@ class Job:
         faults = dict(data["faults"])
         faults["holes"] = tuple(Hole(**hole) for hole in faults["holes"])
         phases = tuple(
-            Phase(phase["name"], tuple(Message(**message) for message in phase["messages"]), phase["depth"])
+            Phase(phase["name"], tuple(Message(**m) for m in phase["messages"]), phase["depth"], phase["interval"])
             for phase in data["phases"]
         )
         return cls(phases, data["ranks"], data["seed"], EndpointConfig(**config), Faults(**faults), data["pcap"])

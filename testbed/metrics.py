@@ -19,7 +19,8 @@ HEADER_BYTES = 64
 
 
 class Metric(NamedTuple):
-    """One named value of a run. timed: it depends on durations, and is judged in virtual time only. compares: it is
+    """One named value of a run. timed: it depends on durations and is judged in virtual
+    time only. compares: it is
     measured against the variant's baseline."""
 
     meaning: str
@@ -41,6 +42,7 @@ METRICS: dict[str, Metric] = {
     "slowdown": Metric("duration over ideal", True),
     "latency_p50_change_percent": Metric("median completion time against the baseline, absolute", True, True),
     "latency_p99_change_percent": Metric("99th percentile against the baseline, absolute", True, True),
+    "eviction_us": Metric("slowest eviction of a black-holed path, from the hole's start", True),
     "eviction_share": Metric("slowest eviction of a black-holed path, as a share of max(3 RTT, 1 RTO)", True),
     "evicted_paths": Metric("black-holed paths that were taken out of use"),
     "readmitted_paths": Metric("black-holed paths that came back into use after they healed"),
@@ -54,8 +56,8 @@ METRICS: dict[str, Metric] = {
     "packets": Metric("data packets sent, retransmissions included"),
     "retransmits": Metric("data packets sent again"),
     "retransmit_percent": Metric("share of the data packets that were sent again"),
-    "spurious": Metric("retransmissions of what had arrived"),
-    "spurious_percent": Metric("share of the data packets that were sent again in vain"),
+    "spurious": Metric("retransmissions of what had arrived", True),
+    "spurious_percent": Metric("share of the data packets that were sent again in vain", True),
     "duplicates": Metric("data packets received again"),
     "timeouts": Metric("retransmission timeouts"),
     "marked_packets": Metric("data packets received with CE"),

@@ -28,7 +28,7 @@ _SPARE = 64
 
 
 class Meter(Wrapper):
-    """Notes which source ports data left by. The outermost wrapper of a rank; owns the capture file, if there is one."""
+    """Notes which source ports data left by. The outermost wrapper of a rank; owns its capture file."""
 
     def __init__(self, inner: Nic, faults: FaultInjector | None, file: PcapFile | None) -> None:
         super().__init__(inner)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from testbed.errors import RunError
 from testbed.workloads.base import Message, Phase, payload
-from transport.clock import Time
+from transport.clock import NEVER, Time
 from transport.completion import Completion, Opcode, Status
 from transport.config import ConnectionParameters
 from transport.connection import Connection
@@ -38,7 +39,9 @@ def address_of(rank: int) -> bytes:
 class _Peer:
     """What a rank has towards one other: a connection, and a buffer in each direction for the largest phase."""
 
-    def __init__(self, number: int, connection: Connection, inbox: MemoryRegion | None, outbox: MemoryRegion | None) -> None:
+    def __init__(
+        self, number: int, connection: Connection, inbox: MemoryRegion | None, outbox: MemoryRegion | None
+    ) -> None:
         self.number = number
         self.connection = connection
         self.inbox = inbox
@@ -51,6 +54,7 @@ class _Peer:
         self.to_expect: deque[tuple[Message, int]] = deque()
         self.outstanding = 0
         self.receives = 0
+        self.next_post = 0
 
 
 class Rank:
@@ -61,11 +65,13 @@ class Rank:
         self.endpoint = endpoint
         self.seed = seed
         self.phases = [
-            Phase(phase.name, tuple(m for m in phase.messages if number in (m.src, m.dst)), phase.depth) for phase in phases
+            replace(phase, messages=tuple(m for m in phase.messages if number in (m.src, m.dst))) for phase in phases
         ]
         self.phase = -1
         self.depth = 1
+        self.interval = 0
         self.waiting_for = 0
+        self.next_post = NEVER
         self.rows: list[tuple[int, int, int, int, int]] = []
         self._posted: dict[int, tuple[_Peer, Message, Time]] = {}
         self._receives: dict[int, tuple[_Peer, Message]] = {}
@@ -77,17 +83,18 @@ class Rank:
         for other in sorted({m.src + m.dst - number for phase in self.phases for m in phase.messages}):
             connection = endpoint.create_connection(domain, now)
             inbox = self._largest(other, number)
-            outbox = self._largest(number, other)
+            outbox = self._largest(number, other) if readable else None
             self._peers[other] = _Peer(
                 other,
                 connection,
-                domain.register(bytearray(inbox), _INBOX) if inbox else None,
-                domain.register(bytearray(outbox), _OUTBOX) if outbox and readable else None,
+                None if inbox is None else domain.register(bytearray(inbox), _INBOX),
+                None if outbox is None else domain.register(bytearray(outbox), _OUTBOX),
             )
 
-    def _largest(self, src: int, dst: int) -> int:
-        """Bytes of the largest phase from src to dst."""
-        return max(sum(m.size for m in phase.messages if (m.src, m.dst) == (src, dst)) for phase in self.phases)
+    def _largest(self, src: int, dst: int) -> int | None:
+        """Bytes of the largest phase from src to dst, None if there is never a message."""
+        flows = [[m.size for m in phase.messages if (m.src, m.dst) == (src, dst)] for phase in self.phases]
+        return max(sum(sizes) for sizes in flows) if any(flows) else None
 
     # Meeting the others
 
@@ -117,6 +124,7 @@ class Rank:
         plan = self.phases[phase]
         self.phase = phase
         self.depth = plan.depth
+        self.interval = plan.interval
         self.rows = []
         sent = {}
         for peer in self._peers.values():
@@ -140,7 +148,14 @@ class Rank:
     def start(self, now: Time) -> None:
         """Post the first requests to every peer."""
         for peer in self._peers.values():
+            peer.next_post = now
+        self.handle_timeout(now)
+
+    def handle_timeout(self, now: Time) -> None:
+        """Post what is due; call it at `next_post` (NEVER if nothing waits for its time)."""
+        for peer in self._peers.values():
             self._post(peer, now)
+        self._find_next_post()
 
     def on_completion(self, completion: Completion, now: Time) -> None:
         """RunError if a request failed or something came that this phase does not have."""
@@ -155,6 +170,7 @@ class Rank:
             self.rows.append((message.src, message.dst, message.size, at, now))
             peer.outstanding -= 1
             self._post(peer, now)
+            self._find_next_post()
         else:
             peer, message = self._receives.pop(completion.wr_id)
             with_imm = completion.opcode == Opcode.RECV_RDMA_WITH_IMM
@@ -176,7 +192,11 @@ class Rank:
         """What is still waited for, for an error."""
         sends = ", ".join(sorted({f"rank {peer.number}" for peer, _, _ in self._posted.values()}, key=str)) or "none"
         receives = ", ".join(sorted({f"rank {peer.number}" for peer, _ in self._receives.values()}, key=str)) or "none"
-        return f"{self._name()}: requests outstanding with {sends}; messages missing from {receives}"
+        unposted = sum(len(peer.to_post) for peer in self._peers.values())
+        return (
+            f"{self._name()}: requests outstanding with {sends}; messages missing from {receives}; {unposted} requests "
+            "not posted yet"
+        )
 
     def verify(self) -> dict[str, str]:
         """Digests of the bytes that came from each peer in this phase."""
@@ -184,8 +204,8 @@ class Rank:
         for peer in self._peers.values():
             size = sum(m.size for m in self.phases[self.phase].messages if m.src == peer.number)
             if size:
-                assert peer.inbox is not None and peer.inbox.view is not None
-                received[str(peer.number)] = digest(peer.inbox.view[:size])
+                assert peer.inbox is not None
+                received[str(peer.number)] = digest(_part(peer.inbox, 0, size))
         return received
 
     def counted(self) -> dict[str, int]:
@@ -199,7 +219,8 @@ class Rank:
             peer.connection.close(now)
 
     def _post(self, peer: _Peer, now: Time) -> None:
-        while peer.to_post and peer.outstanding < self.depth:
+        while peer.to_post and peer.outstanding < self.depth and peer.next_post <= now:
+            peer.next_post += self.interval
             message, offset = peer.to_post.popleft()
             self._wr_id += 1
             if message.op == "read":
@@ -216,6 +237,11 @@ class Rank:
                 peer.connection.post_write(now, self._wr_id, data, address + offset, rkey, imm)
             peer.outstanding += 1
             self._posted[self._wr_id] = (peer, message, now)
+
+    def _find_next_post(self) -> None:
+        if self.interval:
+            waiting = [p.next_post for p in self._peers.values() if p.to_post and p.outstanding < self.depth]
+            self.next_post = min(waiting, default=NEVER)
 
     def _post_receives(self, peer: _Peer, now: Time) -> None:
         """Keep as many receives posted as the receive queue holds, in the order the messages will come."""

@@ -82,17 +82,19 @@ class RankProcess:
         if self._drive():
             return
         now = self.driver.now()
-        due = min(until, self.endpoint.poll_timeout(), self.nic.next_event())
+        due = min(until, self.endpoint.poll_timeout(), self.nic.next_event(), self.rank.next_post)
         if self.driver.unsent:
             due = min(due, now + MS)
         timeout = None if due >= NEVER else max(0, due - now) / SECOND
-        select.select([self.nic, self.channel], [], [], timeout)
+        select.select([self.nic.fileno(), self.channel.fileno()], [], [], timeout)
 
     def _drive(self) -> bool:
         """One step without waiting; whether something happened."""
         before = self.endpoint.totals.packets_sent, self.endpoint.totals.packets_received
         completions = self.driver.step(0)
         now = self.driver.now()
+        if self.rank.next_post <= now:
+            self.rank.handle_timeout(now)
         for completion in completions:
             self.rank.on_completion(completion, now)
         after = self.endpoint.totals.packets_sent, self.endpoint.totals.packets_received

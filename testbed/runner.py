@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from transport.errors import ConfigError
 from transport.nic.loopback import Network
 
 NETWORKS = ("udp", "loopback")
-
 
 
 def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunResult:
@@ -46,12 +45,13 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunRes
 
 def _run_variant(variant: Variant, on: str, watcher: Watcher, pcap: str) -> VariantResult:
     settings = variant.settings
-    workload = settings.workload.make(settings.seed)
+    scale = settings.udp.time_scale if on == "udp" else 1.0
+    workload = settings.workload.make(settings.seed, scale)
     notes = list(workload.notes)
-    # Loopback has the rate that the scenario gives it; over UDP it is measured, in a phase of its own before the others.
+    # Loopback has the rate that the scenario gives it; over UDP it is measured, in a phase before the others.
     measured = on == "udp" and workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
-    job = Job(phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(), pcap)
+    job = Job(phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(scale), pcap)
     if on == "udp":
         records, events = processes.run(job, settings.timeout_s, watcher)
         rate = None
@@ -73,12 +73,13 @@ def _run_variant(variant: Variant, on: str, watcher: Watcher, pcap: str) -> Vari
         _merge_captures(pcap, workload.ranks)
     line_rate = rate if on == "loopback" else None
     values = summarize(records, line_rate, settings.transport.mtu)
-    values |= _path_metrics(settings, records, events, on)
+    values |= path_metrics(job, records, events)
+    values["eviction_share"] = _eviction_share(settings, values) if on == "loopback" else None
     return VariantResult(variant.name, records, values, [], notes, line_rate, settings.transport.mtu)
 
 
 def link_floor(phase: Phase, ranks: int, rate: int, mtu: int, base_rtt: Time) -> Time:
-    """The least time of a phase where every rank has a link of `rate`: wire bytes of the hot rank, and one round trip."""
+    """The least time of a phase where every rank has a link of `rate`: wire bytes at the hot rank, one round trip."""
     wire = [
         Message(m.src, m.dst, m.size + HEADER_BYTES * max(1, -(-m.size // mtu)), m.op) for m in phase.messages
     ]  # fmt: skip
@@ -119,46 +120,41 @@ def _rate_note(rate: int) -> str:
     )
 
 
-def _path_metrics(
-    settings: ScenarioFile, records: Sequence[PhaseRecord], events: Sequence[PathChange], on: str
-) -> dict[str, float | None]:
+def path_metrics(job: Job, records: Sequence[PhaseRecord], events: Sequence[PathChange]) -> dict[str, float | None]:
     """What became of the paths that were black-holed, at each rank that sends data."""
-    evictions = [change for change in events if change.state == "BAD"]
-    values: dict[str, float | None] = {"evictions": len(evictions)}
-    holes = settings.faults.blackhole
-    if not holes or not records:
+    values: dict[str, float | None] = {"evictions": sum(change.state == "BAD" for change in events)}
+    if not job.faults.holes or not records:
         return values
     begin = int(records[0].messages[:, 3].min())
-    bound = _eviction_bound(settings)
-    evicted = readmitted = wrong = 0
-    worst = 0.0
     senders = sorted({int(src) for record in records for src in record.messages[:, 0]})
-    for hole in holes:
-        start = begin + round(hole.start_us * US)
-        end = None if hole.end_us is None else begin + round(hole.end_us * US)
+    evicted = readmitted = wrong = 0
+    slowest: Time | None = None
+    for hole in job.faults.holes:
         for rank in senders:
-            mine = [change for change in events if change.rank == rank and change.path == hole.path]
-            out = _left(mine, start)
-            back = None if end is None else next((c.time for c in mine if c.state == "GOOD" and c.time >= end), None)
-            early = any(c.state == "GOOD" and start < c.time < (end or c.time + 1) and out is not None for c in mine)
-            evicted += out is not None
-            readmitted += back is not None
-            wrong += out is None or early or (back is not None and back < out)
-            if out is not None:
-                worst = max(worst, (out - start) / bound)
-    values |= {"evicted_paths": evicted, "readmitted_paths": readmitted, "wrong_order": wrong}
-    if on == "loopback":
-        values["eviction_share"] = worst if evicted else None
-    return values
+            mine = [change for change in events if (change.rank, change.path) == (rank, hole.path)]
+            left = left_use([change for change in mine if change.time >= begin + hole.start])
+            if left is None:
+                wrong += 1
+                continue
+            evicted += 1
+            slowest = max(slowest or 0, left - begin - hole.start)
+            came_back = [change.time for change in mine if change.state == "GOOD" and change.time > left]
+            readmitted += any(time >= begin + hole.end for time in came_back)
+            wrong += any(time < begin + hole.end for time in came_back)
+    return {
+        **values,
+        "evicted_paths": evicted,
+        "readmitted_paths": readmitted,
+        "wrong_order": wrong,
+        "eviction_us": None if slowest is None else slowest / US,
+    }
 
 
-def _left(changes: Sequence[PathChange], start: Time) -> Time | None:
-    """When a path was taken out of use after `start`: the move to SUSPECT, which ends new data on it while enough others
-    are usable, that its failed probe confirmed by a move to BAD. None if that did not happen."""
+def left_use(changes: Sequence[PathChange]) -> Time | None:
+    """When a path was taken out of use: the move to SUSPECT, which ends new data on it while enough others are usable,
+    that a move to BAD confirmed. None if that did not happen."""
     left = None
     for change in changes:
-        if change.time < start:
-            continue
         if change.state == "SUSPECT":
             left = change.time
         elif change.state == "GOOD":
@@ -168,11 +164,12 @@ def _left(changes: Sequence[PathChange], start: Time) -> Time | None:
     return None
 
 
-def _eviction_bound(settings: ScenarioFile) -> Time:
-    """max(3 RTT, 1 RTO) on the loopback network, picoseconds."""
-    base_rtt = max(2 * round(settings.fabric.delay_us * US), US)
-    rto = settings.transport.rto_min_us * US or 20 * base_rtt
-    return max(3 * base_rtt, rto)
+def _eviction_share(settings: ScenarioFile, values: Mapping[str, float | None]) -> float | None:
+    """The slowest eviction as a share of max(3 RTT, 1 RTO) of the loopback network."""
+    slowest = values["eviction_us"]
+    base_rtt = max(2 * settings.fabric.delay_us, 1.0)
+    rto = settings.transport.rto_min_us or 20 * base_rtt
+    return None if slowest is None else slowest / max(3 * base_rtt, rto)
 
 
 def _merge_captures(path: str, ranks: int) -> None:

@@ -90,6 +90,13 @@ class FabricSection(Section):
     ecn: Size | None = None
 
 
+class UdpSection(Section):
+    """What is different over `--on udp`. time_scale: times of faults, and intervals between messages, are multiplied by
+    this, since round trips between processes are that much longer than those of the fabric."""
+
+    time_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+
+
 class Blackhole(Section):
     """Path number `path` swallows what it is given from `start_us` on, until `end_us` (or for good), counted from the
     start of the first phase."""
@@ -116,24 +123,31 @@ class FaultsSection(Section):
     fifo: bool = False
     blackhole: list[Blackhole] = Field(default_factory=list)
 
-    def plan(self) -> Faults:
-        """The same as plain data, in picoseconds."""
+    def plan(self, scale: float) -> Faults:
+        """The same as plain data, in picoseconds. All times are multiplied by `scale`."""
+        us = scale * US
         return Faults(
             loss=self.loss, duplicate=self.duplicate, corrupt=self.corrupt, mark=self.mark, reorder=self.reorder,
-            reorder_delay=round(self.reorder_us * US) if self.reorder else 0, jitter=round(self.jitter_us * US),
+            reorder_delay=round(self.reorder_us * us) if self.reorder else 0, jitter=round(self.jitter_us * us),
             fifo=self.fifo,
             holes=tuple(
-                Hole(hole.path, round(hole.start_us * US), NEVER if hole.end_us is None else round(hole.end_us * US))
+                Hole(hole.path, round(hole.start_us * us), NEVER if hole.end_us is None else round(hole.end_us * us))
                 for hole in self.blackhole
             ),
         )  # fmt: skip
 
 
 class _Flows(Section):
+    """interval_us: from one message of a flow to the next at least, 0 for as fast as depth allows."""
+
     messages: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     size: Size = 1 << 20
     op: Op = "write"
     depth: Annotated[int, Field(ge=1, le=1024)] = 16
+    interval_us: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+    def flow(self, scale: float) -> basic.Flow:
+        return basic.Flow(self.messages, self.size, self.op, self.depth, round(self.interval_us * scale * US))
 
 
 class PairWorkload(_Flows):
@@ -143,8 +157,8 @@ class PairWorkload(_Flows):
     ranks: Literal[2] = 2
     phases: Annotated[int, Field(ge=1, le=1000)] = 1
 
-    def make(self, seed: int) -> Workload:
-        return basic.pair(self.messages, self.size, self.op, self.depth, self.phases)
+    def make(self, seed: int, scale: float) -> Workload:
+        return basic.pair(self.flow(scale), self.phases)
 
 
 class IncastWorkload(_Flows):
@@ -153,8 +167,8 @@ class IncastWorkload(_Flows):
     kind: Literal["incast"]
     ranks: Annotated[int, Field(ge=2, le=64)] = 9
 
-    def make(self, seed: int) -> Workload:
-        return basic.incast(self.ranks, self.messages, self.size, self.op, self.depth)
+    def make(self, seed: int, scale: float) -> Workload:
+        return basic.incast(self.ranks, self.flow(scale))
 
 
 class PermutationWorkload(_Flows):
@@ -163,8 +177,8 @@ class PermutationWorkload(_Flows):
     kind: Literal["permutation"]
     ranks: Annotated[int, Field(ge=2, le=64)] = 8
 
-    def make(self, seed: int) -> Workload:
-        return basic.permutation(self.ranks, self.messages, self.size, self.op, self.depth, seed)
+    def make(self, seed: int, scale: float) -> Workload:
+        return basic.permutation(self.ranks, self.flow(scale), seed)
 
 
 class MoeWorkload(Section):
@@ -183,10 +197,17 @@ class MoeWorkload(Section):
     hidden: Annotated[int, Field(ge=1, le=65536)] | None = None
     op: Op = "write_imm"
 
-    def make(self, seed: int) -> Workload:
+    def make(self, seed: int, scale: float) -> Workload:
         tokens, hidden = (512, 2048) if self.size == "full" else (64, 128)
         return moe.moe(
-            self.ranks, self.model, self.domain, self.layers, self.tokens or tokens, self.hidden or hidden, self.op, seed
+            self.ranks,
+            self.model,
+            self.domain,
+            self.layers,
+            self.tokens or tokens,
+            self.hidden or hidden,
+            self.op,
+            seed,
         )
 
     def check(self) -> None:
@@ -247,6 +268,7 @@ class ScenarioFile(Section):
     transport: TransportSection = TransportSection()
     workload: AnyWorkload
     fabric: FabricSection = FabricSection()
+    udp: UdpSection = UdpSection()
     faults: FaultsSection = FaultsSection()
     expect: Expectations = Field(default_factory=dict)
     variant: list[VariantSection] = Field(default_factory=list)
@@ -293,7 +315,9 @@ def load(which: str, overrides: Sequence[str] = ()) -> Scenario:
             raise ConfigError(f"scenario file {which} cannot be read: {reason}") from None
         return parse(text, which, overrides)
     if which not in _shipped():
-        raise ConfigError(f"scenario {which!r} is unknown; known: {', '.join(_shipped())}; or a file that ends in .toml")
+        raise ConfigError(
+            f"scenario {which!r} is unknown; known: {', '.join(_shipped())}; or a file that ends in .toml"
+        )
     return parse(_shipped_text(which), f"{which}.toml", overrides)
 
 
@@ -307,7 +331,8 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Scenario:
     base = _validate(data, where)
     given = dict(parse_override(item) for item in overrides)
     variants = []
-    for part in base.variant or [None]:
+    parts: list[VariantSection | None] = [*base.variant] or [None]
+    for part in parts:
         name = part.name if part else "default"
         values = copy.deepcopy(data)
         inside = where
@@ -432,7 +457,8 @@ def _kinds() -> dict[str, type[Section]]:
 def _fields(location: Sequence[str | int], kind: str) -> list[str]:
     """The keys that the section at a location has."""
     sections: dict[str, type[Section]] = {
-        "transport": TransportSection, "fabric": FabricSection, "faults": FaultsSection, "variant": VariantSection,
+        "transport": TransportSection, "fabric": FabricSection, "udp": UdpSection, "faults": FaultsSection,
+        "variant": VariantSection,
     }  # fmt: skip
     names = [part for part in location if isinstance(part, str)]
     if not names:
@@ -455,7 +481,9 @@ def _checked(settings: ScenarioFile, where: _Where) -> EndpointConfig:
     except ConfigError as error:
         name = str(error).split(" ", 1)[0]
         known_name = name if name in TransportSection.model_fields else "selector" if "selector" in str(error) else ""
-        raise ConfigError(f"{where(('transport', *([known_name] if known_name else [])))}: transport: {error}") from None
+        raise ConfigError(
+            f"{where(('transport', *([known_name] if known_name else [])))}: transport: {error}"
+        ) from None
     workload = settings.workload
     if isinstance(workload, MoeWorkload):
         try:
@@ -469,14 +497,11 @@ def _checked(settings: ScenarioFile, where: _Where) -> EndpointConfig:
         )
     paths = len(config.entropies) if config.entropies is not None else config.paths
     for i, hole in enumerate(settings.faults.blackhole):
+        here = where(("faults", "blackhole", i))
         if hole.path >= paths:
-            raise ConfigError(
-                f"{where(('faults', 'blackhole', i))}: faults.blackhole.path = {hole.path}: allowed are 0 to {paths - 1}"
-            )
+            raise ConfigError(f"{here}: faults.blackhole.path = {hole.path}: allowed are 0 to {paths - 1}")
         if hole.end_us is not None and hole.end_us <= hole.start_us:
-            raise ConfigError(
-                f"{where(('faults', 'blackhole', i))}: faults.blackhole.end_us = {hole.end_us}: it is not after start_us"
-            )
+            raise ConfigError(f"{here}: faults.blackhole.end_us = {hole.end_us}: it is not after start_us")
     return config
 
 
@@ -490,13 +515,12 @@ def _check_variants(variants: Sequence[Variant], where: _Where) -> None:
                 f"{where(('variant', i, 'baseline'))}: baseline = {variant.baseline!r}: allowed are {', '.join(names)}"
             )
         for name in variant.expect:
+            here = where(("expect", name))
             if name not in metrics.METRICS:
-                raise ConfigError(
-                    f"{where(('expect', name))}: metric {name!r} is unknown; known: {', '.join(metrics.METRICS)}"
-                )
+                raise ConfigError(f"{here}: metric {name!r} is unknown; known: {', '.join(metrics.METRICS)}")
             if metrics.METRICS[name].compares and variant.baseline is None:
                 raise ConfigError(
-                    f"{where(('expect', name))}: metric {name} compares with a baseline: variant {variant.name!r} has none"
+                    f"{here}: metric {name} compares with a baseline, and variant {variant.name!r} has none"
                 )
 
 

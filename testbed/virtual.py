@@ -46,10 +46,17 @@ class Host:
             busy = True
             while packets:
                 packets = packets[self.nic.send(packets) :]
+        if self.rank.next_post <= now:
+            busy = True
+            self.rank.handle_timeout(now)
         while (completion := endpoint.poll_completion()) is not None:
             busy = True
             self.rank.on_completion(completion, now)
         return busy
+
+    def next_event(self) -> Time:
+        """When something can happen next that this host knows of."""
+        return min(self.nic.next_event(), self.endpoint.poll_timeout(), self.rank.next_post)
 
 
 class World:
@@ -101,11 +108,11 @@ class World:
         waiting = [host for host in self.hosts if not host.rank.done]
         while waiting:
             now = network.now()
-            while any([host.turn(now) for host in self.hosts]):
+            while sum(host.turn(now) for host in self.hosts):
                 pass
             waiting = [host for host in waiting if not host.rank.done]
             self.watcher.step(sum(len(host.rank.rows) for host in self.hosts))
-            following = min(*(host.nic.next_event() for host in self.hosts), *(host.endpoint.poll_timeout() for host in self.hosts))
+            following = min(host.next_event() for host in self.hosts)
             if waiting and (following >= NEVER or following > last or time.monotonic() > deadline):
                 missing = waiting[0].rank.missing()
                 why = "nothing more would happen" if following >= NEVER else f"{self.timeout_s:g} s are over"

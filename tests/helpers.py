@@ -98,7 +98,7 @@ class Pair:
             if sender.flow.oldest is not None or channel.outstanding:
                 assert connection.endpoint.poll_timeout() < NEVER, "stuck: data is outstanding and no timer is armed"
 
-    def drive(self, until: Callable[[], bool] | None = None, limit: int = 10 * SECOND, steps: int = 500_000) -> None:
+    def drive(self, until: Callable[[], bool] | None = None, limit: int = 10 * SECOND, steps: int = 100_000) -> None:
         """Run until `until` holds, or nothing is left to happen before `limit` of virtual time has passed."""
         end = self.now + limit
         for _ in range(steps):
@@ -167,10 +167,8 @@ def data_packets(packets: Sequence[Packet]) -> list[Packet]:
     return [packet for packet in packets if packet.kind == DATA]
 
 
-def forge(
-    source: Connection, seq: int, payload: bytes, rkey: int, address: int, entropy: int = 0xC000
-) -> Packet:
-    """A data packet as `source` would send it to its peer, with a sequence number, key and address of the test's choice."""
+def forge(source: Connection, seq: int, payload: bytes, rkey: int, address: int, entropy: int = 0xC000) -> Packet:
+    """A data packet as `source` would send it to its peer, with sequence number, key and address of the test's choice."""
     packet = source.context.packet(DATA, entropy, 1)
     packet.seq = seq & SEQ_MASK
     packet.rkey = rkey

@@ -1,1 +1,1 @@
-cpdef int arbitrate(long long active, long long congested)
+cpdef int arbitrate(long long active, long long congested, bint scattered)

@@ -124,9 +124,11 @@ class ConnectionParameters:
             if name not in data:
                 raise NegotiationError(f"parameter {name} is missing")
             value = data[name]
-            wanted = int if item.type == "int" else str
-            if type(value) is not wanted or (wanted is int and not 0 <= value < 1 << 32):
-                raise NegotiationError(f"parameter {name} = {value!r}: {wanted.__name__} of at most 32 bits is allowed")
+            if item.type == "int":
+                if type(value) is not int or not 0 <= value < 1 << 32:
+                    raise NegotiationError(f"parameter {name} = {value!r}: a whole number of 32 bits is allowed")
+            elif type(value) is not str:
+                raise NegotiationError(f"parameter {name} = {value!r}: a text is allowed")
         return cls(**data)
 
 

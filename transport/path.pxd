@@ -2,6 +2,7 @@ cdef class Path:
     cdef public long long index
     cdef public long long entropy
     cdef public long long state
+    cdef public long long since
     cdef public long long srtt
     cdef public long long rttvar
     cdef public long long min_rtt
@@ -13,4 +14,7 @@ cdef class Path:
     cdef public long long heard_at
     cdef public long long sent_at
     cdef public long long usable
+    cdef public long long recent
     cdef public bint wants_probe
+    cdef public long long tried
+    cdef public long long failed

@@ -15,12 +15,18 @@ cdef class PathSet:
     cdef public long long median_rtt
     cdef public long long spread_rtt
     cdef public double marked_fraction
-    cdef public long long active_count
+    cdef public long long heard_at
     cdef public long long congested_count
+    cdef public object in_use
+    cdef public long long active_count
+    cdef public long long active_congested
+    cdef public double scatter
     cdef public long long generation
     cdef public object events
     cdef public long long events_dropped
     cdef public object wanting
+    cdef public dict kept
+    cdef public dict aside
     cdef public list recent
     cdef public list sorted
     cpdef long long select(self, long long now, long long flow, long long avoid)
@@ -29,10 +35,15 @@ cdef class PathSet:
     cpdef object delivered(self, long long now, long long index, long long size, long long packets, long long marked)
     cpdef object sampled(self, long long now, long long index, long long rtt)
     cpdef object suspected(self, long long now, long long index)
+    cpdef object doubted(self, long long now, long long index)
     cpdef object blamed(self, long long now, long long index)
-    cdef object _want_probe(self, Path path)
+    cpdef object want_probe(self, Path path)
+    cdef bint _scattered(self)
+    cdef object _use(self, Path path)
     cdef object _mark(self, Path path, double share)
+    cdef object _set_congested(self, Path path, bint congested)
+    cdef object _forget(self, Path path)
     cdef object _summarise(self, long long rtt)
     cdef object _include(self, Path path)
     cdef object _exclude(self, Path path)
-    cdef object _recount(self, long long change, Path path)
+    cdef object _refresh(self)

@@ -1,15 +1,21 @@
 """The paths to one peer: their health, their round trips, and the summary a congestion control sees.
 
 A path is a UDP source port. All connections to a peer share this state, so a subflow is only a port. The rules of the
-path state machine are the table TRANSITIONS, and nothing else:
+path state machine are the table TRANSITIONS and the floor, and nothing else:
 
     GOOD      carries data
-    SUSPECT   something on it is late or lost; it is probed, and carries data only if too few GOOD paths remain
-    BAD       its probe failed: carries nothing until its back-off has passed
+    SUSPECT   something on it is late or lost; it is probed, and carries data only if there are fewer GOOD paths than
+              the floor
+    BAD       its probes failed: carries nothing until its back-off has passed
     PROBING   a probe is out to see whether it came back
     DENIED    the user forbids it
 
-Random loss does not evict a path: a delivery makes it GOOD again, and only a failed probe makes it BAD.
+Random loss does not evict a path: a delivery makes it GOOD again, and only failed probes make it BAD. The usable paths
+are the GOOD ones and, if those are fewer than the floor, as many SUSPECT ones as are missing. A transition to BAD or
+DENIED that would leave fewer GOOD and SUSPECT paths than the floor does not happen.
+
+When probes are sent and what their outcome means is transport/probes.py. All work here is constant per packet and per
+transition, whatever the number of paths.
 """
 
 from __future__ import annotations
@@ -22,7 +28,8 @@ from typing import TYPE_CHECKING
 import cython
 
 from transport.arbiter import arbitrate
-from transport.path import BAD, DENIED, GOOD, PROBING, SUSPECT, Path
+from transport.errors import ConfigError
+from transport.path import BAD, DENIED, GOOD, PROBING, STATE_NAMES, SUSPECT, Path
 from transport.selectors import Selector
 
 if TYPE_CHECKING:
@@ -43,16 +50,25 @@ TRANSITIONS: dict[tuple[int, str], int] = {
     (DENIED, "allowed"): GOOD,
 }
 
-#: Weight of the newest sample in a path's moving average of marks, one in this many.
-_MARK_WEIGHT = 8
-#: A path counts as congested above this share of marked packets.
-_CONGESTED = 0.25
+#: A path's share of marks is a moving average, the newest acknowledgement weighs one in this many.
+_MARK_WEIGHT = 4
+#: A path counts as congested above this share: one acknowledgement full of marks is enough.
+_CONGESTED = 0.2
+#: The same average over what the other paths bring, and the share above which marks are everywhere.
+_SCATTER_WEIGHT = 16
+_SCATTERED = 0.125
+#: "In use" are the paths of the latest acknowledgements, this many.
+_IN_USE = 32
 #: Round trip samples the summary is taken over.
 _SAMPLES = 16
+#: Events kept for a reader; older ones give way.
 _MAX_EVENTS = 1024
+#: Base round trips after which a packet is late when nobody has measured anything.
 _GENEROUS = 10
 #: How many further paths are looked at to steer around a marked one.
 _TRIES = 4
+#: Packets that other paths delivered in place of this one, without a delivery between, that make it SUSPECT.
+_BLAMES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +84,12 @@ class PathEvent:
 
 
 class PathSet:
-    """All paths to one peer. floor: paths that stay usable whatever happens. base_rtt: of an idle network,
-    picoseconds."""
+    """All paths to one peer.
+
+    floor: paths that stay usable whatever happens. base_rtt: round trip of an idle network, picoseconds. usable: the
+    paths that carry data, in no meaningful order. heard_at: last delivery by any path. generation: counts changes of
+    `usable`. events_dropped: PathEvents that nobody fetched in time.
+    """
 
     def __init__(
         self,
@@ -93,12 +113,18 @@ class PathSet:
         self.median_rtt = -1
         self.spread_rtt = -1
         self.marked_fraction = 0.0
-        self.active_count = 0
-        self.congested_count = 0
+        self.heard_at = -1
+        self.congested_count = 0  # among the usable
+        self.in_use: deque[Path] = deque()  # the paths of the latest deliveries
+        self.active_count = 0  # different ones among them
+        self.active_congested = 0
+        self.scatter = 0.0
         self.generation = 0
         self.events: deque[PathEvent] = deque()
         self.events_dropped = 0
         self.wanting: deque[int] = deque()  # paths that want a probe soon
+        self.kept: dict[int, Path] = {}  # SUSPECT and usable, for the floor's sake; the longest kept first
+        self.aside: dict[int, Path] = {}  # SUSPECT and not usable
         self.recent: list[int] = []  # the latest samples, oldest first
         self.sorted: list[int] = []  # the same, by size
         for path in self.paths:
@@ -108,18 +134,17 @@ class PathSet:
 
     def select(self, now: cython.longlong, flow: cython.longlong, avoid: cython.longlong) -> cython.longlong:
         """The index of the path for the next send of `flow`, a stable random number of the connection. `avoid`: an
-        index
-        that must not be chosen if there is another, -1 for none."""
+        index that must not be chosen if there is another, -1 for none."""
         path: Path
         count: cython.longlong = len(self.usable)
         place: cython.longlong = self.selector.choose(self.usable, self.rng, now, flow)
         path = self.usable[place]
-        if path.congested and self.selector.steers and 2 * self.congested_count <= count:
-            # Marks on a minority: look at a few more for one that has none (the arbiter's SWITCH).
+        # Marks on a minority: look at a few more for a path that has none (the arbiter's SWITCH).
+        if path.congested and self.selector.steers and 2 * self.congested_count <= count and not self._scattered():
             for _ in range(_TRIES):
                 place = place + 1 if place + 1 < count else 0
                 path = self.usable[place]
-                if not path.congested:
+                if not path.congested and path.index != avoid:
                     break
         if path.index == avoid and count > 1:
             path = self.usable[place + 1 if place + 1 < count else 0]
@@ -136,8 +161,9 @@ class PathSet:
         return _GENEROUS * self.base_rtt
 
     def slow_down(self) -> cython.bint:
-        """Whether marks mean slow down; if not, they mean switch path (transport/arbiter.py)."""
-        return arbitrate(self.active_count, self.congested_count) != 1
+        """Whether marks mean slow down; if not, they mean switch path (transport/arbiter.py). A selector that does not
+        steer around marked paths leaves nothing but to slow down."""
+        return not self.selector.steers or arbitrate(self.active_count, self.active_congested, self._scattered()) != 1
 
     def poll_event(self) -> PathEvent | None:
         """The oldest untold change of state, or None."""
@@ -153,18 +179,21 @@ class PathSet:
         packets: cython.longlong,
         marked: cython.longlong,
     ) -> None:
-        """`packets` arrived by this path, `marked` of them with CE: it lives."""
+        """`packets` (1 or more), `size` payload bytes in all, arrived by this path, `marked` of them with CE: it
+        lives."""
         path: Path = self.paths[index]
         path.heard_at = now
         path.losses = 0
-        if marked or path.ecn > 0.0:
+        self.heard_at = now
+        self._use(path)
+        if marked or path.ecn > 0.0 or self.scatter > 0.0:
             self._mark(path, marked / packets)
         if path.state == SUSPECT:
             self._move(now, path, "delivery")
         self.selector.on_delivered(path, marked)
 
     def sampled(self, now: cython.longlong, index: cython.longlong, rtt: cython.longlong) -> None:
-        """An exact round trip of this path (RFC 6298 section 2)."""
+        """An exact round trip of this path, more than 0 picoseconds (RFC 6298 section 2)."""
         path: Path = self.paths[index]
         path.latest_rtt = rtt
         if path.srtt < 0:
@@ -184,21 +213,35 @@ class PathSet:
         self._summarise(rtt)
 
     def suspected(self, now: cython.longlong, index: cython.longlong) -> None:
-        """Something sent on this path is late, and nothing says yet whether the path is to blame."""
-        path: Path = self.paths[index]
-        self._move(now, path, "late")
-        self._want_probe(path)
+        """Data sent on this path is late, and nothing says yet whether the path is to blame."""
+        self.doubted(now, index)
         self.selector.on_timeout(now, self.srtt if self.srtt > 0 else self.base_rtt)
+
+    def doubted(self, now: cython.longlong, index: cython.longlong) -> None:
+        """The path may be dead: it is to be probed. No data was seen to be late."""
+        path: Path = self.paths[index]
+        if path.state == GOOD:
+            self._move(now, path, "late")
+        if path.state == SUSPECT:
+            self.want_probe(path)
 
     def blamed(self, now: cython.longlong, index: cython.longlong) -> None:
         """Another path delivered what this one lost."""
         path: Path = self.paths[index]
         path.losses += 1
-        if path.state == SUSPECT:
-            self._want_probe(path)
+        if path.losses >= _BLAMES or path.state == SUSPECT:
+            self.doubted(now, index)
+
+    # What the prober tells (transport/probes.py)
+
+    def want_probe(self, path: Path) -> None:
+        """Queue a SUSPECT path for a probe."""
+        if not path.wants_probe:
+            path.wants_probe = True
+            self.wanting.append(path.index)
 
     def probe_failed(self, now: cython.longlong, index: cython.longlong) -> None:
-        """A probe on this path was not answered."""
+        """Enough probes on this path were not answered."""
         self._move(now, self.paths[index], "probe failed")
 
     def back_off_over(self, now: cython.longlong, index: cython.longlong) -> None:
@@ -206,36 +249,78 @@ class PathSet:
         self._move(now, self.paths[index], "back-off over")
 
     def recovered(self, now: cython.longlong, index: cython.longlong) -> None:
-        """Enough probes on this path were answered in a row."""
-        path: Path = self.paths[index]
-        path.srtt = -1  # what was known of its delay is from before
-        path.losses = 0
-        self._move(now, path, "recovered")
+        """Enough probes on this path were answered in a row. What was known of it is from before."""
+        self._forget(self.paths[index])
+        self._move(now, self.paths[index], "recovered")
+
+    # What the user tells
 
     def deny(self, now: int, index: int) -> None:
-        """Never use this path until `allow`. The last usable path cannot be denied."""
-        self._move(now, self.paths[index], "denied")
+        """Never use this path until `allow`. ConfigError if too few would remain for the floor."""
+        path = self.paths[index]
+        self._move(now, path, "denied")
+        if path.state != DENIED:
+            raise ConfigError(
+                f"deny = {path.entropy:#x}: this path is {STATE_NAMES[path.state]}, and the floor keeps {self.floor} "
+                "paths GOOD or SUSPECT; allowed are paths beyond those"
+            )
 
     def allow(self, now: int, index: int) -> None:
-        self._move(now, self.paths[index], "allowed")
+        """Use a denied path again."""
+        path = self.paths[index]
+        if path.state == DENIED:
+            self._forget(path)
+            self._move(now, path, "allowed")
 
     # Inside
 
-    def _want_probe(self, path: Path) -> None:
-        if not path.wants_probe:
-            path.wants_probe = True
-            self.wanting.append(path.index)
+    def _scattered(self) -> cython.bint:
+        return self.scatter > _SCATTERED
+
+    def _use(self, path: Path) -> None:
+        """Note a delivery by `path` among the latest ones."""
+        old: Path
+        if path.recent == 0:
+            self.active_count += 1
+            if path.congested:
+                self.active_congested += 1
+        path.recent += 1
+        self.in_use.append(path)
+        if len(self.in_use) > _IN_USE:
+            old = self.in_use.popleft()
+            old.recent -= 1
+            if old.recent == 0:
+                self.active_count -= 1
+                if old.congested:
+                    self.active_congested -= 1
 
     def _mark(self, path: Path, share: cython.double) -> None:
+        if not path.congested:
+            self.scatter += (share - self.scatter) / _SCATTER_WEIGHT
+            if self.scatter < 0.001:
+                self.scatter = 0.0
         path.ecn += (share - path.ecn) / _MARK_WEIGHT
         if path.ecn < 0.001:
             path.ecn = 0.0
-        congested: cython.bint = path.ecn > _CONGESTED
-        if congested != path.congested:
-            path.congested = congested
-            if path.usable >= 0:
-                self.congested_count += 1 if congested else -1
-                self.marked_fraction = self.congested_count / self.active_count
+        self._set_congested(path, path.ecn > _CONGESTED)
+
+    def _set_congested(self, path: Path, congested: cython.bint) -> None:
+        change: cython.longlong = 1 if congested else -1
+        if congested == path.congested:
+            return
+        path.congested = congested
+        if path.recent > 0:
+            self.active_congested += change
+        if path.usable >= 0:
+            self.congested_count += change
+            self._refresh()
+
+    def _forget(self, path: Path) -> None:
+        """The path was away: nothing measured on it holds any more."""
+        path.srtt = -1
+        path.losses = 0
+        path.ecn = 0.0
+        self._set_congested(path, False)
 
     def _summarise(self, rtt: cython.longlong) -> None:
         """Median and spread over the latest samples, kept sorted: a fixed amount of work."""
@@ -251,43 +336,59 @@ class PathSet:
         self.spread_rtt = self.sorted[len(self.sorted) - 1] - self.sorted[0]
 
     def _move(self, now: cython.longlong, path: Path, cause: str) -> None:
-        """Apply the table, unless the floor of usable paths forbids it."""
+        """Apply the table, unless the floor forbids it."""
         old = path.state
         new = TRANSITIONS.get((old, cause), -1)
         if new < 0:
             return
-        if new in (BAD, DENIED) and path.usable >= 0 and len(self.usable) <= self.floor and not self._replace(path):
+        # GOOD paths are all usable, so the GOOD and SUSPECT ones are the usable and those set aside.
+        if new in (BAD, DENIED) and old in (GOOD, SUSPECT) and len(self.usable) + len(self.aside) <= self.floor:
             return
         path.state = new
-        if new in (GOOD, SUSPECT):
+        path.since = now
+        path.tried = path.failed = 0
+        self.kept.pop(path.index, None)
+        self.aside.pop(path.index, None)
+        if new == GOOD:
             if path.usable < 0:
                 self._include(path)
+                self._trim()
+        elif new == SUSPECT:
+            if len(self.usable) > self.floor:
+                self._exclude(path)
+                self.aside[path.index] = path
+            else:
+                self.kept[path.index] = path
         elif path.usable >= 0:
             self._exclude(path)
-        if new == SUSPECT:
-            self._set_aside(path)
-        if len(self.events) < _MAX_EVENTS:
-            self.events.append(PathEvent(now, self.peer, path.entropy, old, new, cause))
-        else:
+            self._fill()
+        if len(self.events) >= _MAX_EVENTS:
+            self.events.popleft()
             self.events_dropped += 1
+        self.events.append(PathEvent(now, self.peer, path.entropy, old, new, cause))
 
-    def _set_aside(self, path: Path) -> None:
-        """A SUSPECT path carries no new data while enough others are usable."""
-        if len(self.usable) > self.floor and path.usable >= 0:
+    def _trim(self) -> None:
+        """A SUSPECT path that the floor needed may not be needed any more: the one kept longest goes first."""
+        if len(self.usable) > self.floor and self.kept:
+            index = next(iter(self.kept))
+            path = self.kept.pop(index)
             self._exclude(path)
+            self.aside[index] = path
 
-    def _replace(self, path: Path) -> bool:
-        """At the floor: put a GOOD or SUSPECT path that is set aside in the place of `path`. False if there is none."""
-        for other in self.paths:
-            if other.usable < 0 and other.state in (GOOD, SUSPECT) and other is not path:
-                self._include(other)
-                return True
-        return False
+    def _fill(self) -> None:
+        """Keep the floor with the SUSPECT path that was set aside last: least is known against it."""
+        if len(self.usable) < self.floor:
+            index, path = self.aside.popitem()
+            self._include(path)
+            self.kept[index] = path
 
     def _include(self, path: Path) -> None:
         path.usable = len(self.usable)
         self.usable.append(path)
-        self._recount(1, path)
+        if path.congested:
+            self.congested_count += 1
+        self.generation += 1
+        self._refresh()
 
     def _exclude(self, path: Path) -> None:
         last: Path = self.usable.pop()
@@ -295,11 +396,11 @@ class PathSet:
             self.usable[path.usable] = last
             last.usable = path.usable
         path.usable = -1
-        self._recount(-1, path)
-
-    def _recount(self, change: cython.longlong, path: Path) -> None:
-        self.active_count += change
         if path.congested:
-            self.congested_count += change
-        self.marked_fraction = self.congested_count / self.active_count if self.active_count else 0.0
+            self.congested_count -= 1
         self.generation += 1
+        self._refresh()
+
+    def _refresh(self) -> None:
+        count: cython.longlong = len(self.usable)
+        self.marked_fraction = self.congested_count / count if count else 0.0

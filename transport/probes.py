@@ -1,20 +1,25 @@
 """Probes: the round trip of paths that carry no data, and whether suspected ones live.
 
 A probe is a small packet in the data class on the path's own source port; its reply says how long the peer held it.
-Probes
-go out only while data flows to the peer: idle connections cost nothing. Paths that want one (suspected, or BAD and due)
-come first; otherwise, as acknowledgements come in, a pointer walks the paths and probes those that have been silent.
+Probes go out only while data flows to the peer: an idle connection sends none.
+
+- A SUSPECT path gets a volley. Any delivery or reply clears it; when the whole volley has failed it is BAD. A failure
+  counts only if the peer was heard, by another path, after it should have answered: a peer that is silent as a whole is
+  no evidence against one path. If it was not heard, a witness (a usable path) is probed beside the next attempt.
+- A BAD path is probed when its back-off has passed, and is GOOD again after replies in a row. A late reply counts: a
+  path that has only become slow is not dead.
+- A path without traffic is probed now and then, to know its round trip.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import cython
 
-from transport.clock import MS, NEVER
-from transport.path import BAD, DENIED, PROBING, SUSPECT, Path
+from transport.clock import NEVER
+from transport.path import BAD, GOOD, PROBING, SUSPECT, Path
 from transport.paths import PathSet
 
 if TYPE_CHECKING:
@@ -23,35 +28,42 @@ if TYPE_CHECKING:
 #: At most one probe every this fraction of a round trip, and this many without an answer.
 _PER_RTT = 8
 _MAX_OUTSTANDING = 64
-#: A path that heard nothing for this many round trips is probed while data flows.
+#: Probes to a SUSPECT path, all of which must fail: at 5 % loss a healthy path fails one in a thousand volleys.
+_VOLLEY = 3
+#: A probe is not given up before this many base round trips: late and dead are told apart within a retransmission
+#: timeout, which is 20 of them, and a growing queue is no death.
+_PATIENCE = 5
+#: A path that heard nothing for this many round trips is probed while data flows, one path every so many round trips.
 _SILENT_RTTS = 16
+_WALK_RTTS = 4
+#: Paths looked at in one step of that walk.
+_WALK_STEP = 8
 #: Without data for this many round trips, probing stops.
 _ACTIVE_RTTS = 64
 #: Replies in a row that bring a path back.
 _RECOVERY = 2
-#: Back-off of a BAD path: doubles from this many round trips to the larger of 100 round trips and 50 ms.
+#: Back-off of a BAD path, doubling from the first to the last, in round trips.
 _FIRST_BACK_OFF = 4
-_LONGEST_BACK_OFF = 100
-_LONGEST_BACK_OFF_TIME = 50 * MS
+_LAST_BACK_OFF = 100
 
 
 class Outstanding:
-    """A probe that was sent and not answered."""
+    """A probe that was sent and not answered. failed: its time is over."""
 
-    def __init__(self, nonce: int, index: int, sent_at: int, due: int) -> None:
-        self.nonce = nonce
+    def __init__(self, index: int, sent_at: int) -> None:
         self.index = index
         self.sent_at = sent_at
-        self.due = due
-        self.answered = False
+        self.failed = False
 
 
 class Recovering:
-    """A path that is BAD or PROBING: when it may be probed, its back-off, and replies in a row."""
+    """A path that is BAD or PROBING. at: when it may be probed, NEVER while a probe is out; nonce: its latest probe, -1
+    before the first; replies: in a row."""
 
-    def __init__(self, at: int, back_off: int) -> None:
-        self.at = at
+    def __init__(self, back_off: int) -> None:
+        self.at = NEVER
         self.back_off = back_off
+        self.nonce = -1
         self.replies = 0
 
 
@@ -61,14 +73,18 @@ class Prober:
     def __init__(self, paths: PathSet, rng: random.Random) -> None:
         self.paths = paths
         self.rng = rng
-        self.outstanding: deque[Outstanding] = deque()  # in the order they were sent
-        self.recovering: dict[int, Recovering] = {}
+        self.outstanding: dict[int, Outstanding] = {}  # by nonce
+        self.deadlines: list[tuple[int, int]] = []  # heap of (time, nonce); answered ones are stale
+        self.recovering: dict[int, Recovering] = {}  # by path index
+        self.schedule: list[tuple[int, int]] = []  # heap of (time, path index); stale if not the Recovering's `at`
+        self.witness = False
         self.pointer = 0
         self.active_until = -NEVER
         self.next_at = -NEVER
+        self.walk_at = -NEVER
         self.unknown_replies = 0
 
-    def activity(self, now: cython.longlong) -> bool:
+    def activity(self, now: cython.longlong) -> cython.bint:
         """Data is flowing. True if `poll` may have a path to probe."""
         if now > self.active_until:
             self.next_at = now
@@ -77,103 +93,180 @@ class Prober:
 
     def next_timeout(self) -> cython.longlong:
         """When `handle_timeout`, then `poll`, should be called; NEVER if there is nothing to wait for."""
-        due: cython.longlong = self.outstanding[0].due if self.outstanding else NEVER
+        due: cython.longlong = NEVER
         wanted: cython.longlong = NEVER
-        if self.paths.wanting:
+        while self.deadlines:
+            probe = self.outstanding.get(self.deadlines[0][1])
+            if probe is not None and not probe.failed:
+                due = self.deadlines[0][0]
+                break
+            heappop(self.deadlines)
+        if self.paths.wanting or self.witness:
             wanted = self.next_at
         elif self.recovering:
-            wanted = max(self.next_at, min([item.at for item in self.recovering.values()]))
+            while self.schedule:
+                item = self.recovering.get(self.schedule[0][1])
+                if item is not None and item.at == self.schedule[0][0]:
+                    wanted = max(self.next_at, self.schedule[0][0])
+                    break
+                heappop(self.schedule)
         return min(due, wanted) if wanted <= self.active_until else due
 
     def handle_timeout(self, now: cython.longlong) -> None:
         """Probes whose time is over have failed."""
-        while self.outstanding and (self.outstanding[0].answered or self.outstanding[0].due <= now):
-            probe = self.outstanding.popleft()
-            if not probe.answered:
-                self._failed(now, probe)
+        while self.deadlines and self.deadlines[0][0] <= now:
+            nonce = heappop(self.deadlines)[1]
+            probe = self.outstanding.get(nonce)
+            if probe is not None and not probe.failed:
+                self._failed(now, nonce, probe)
 
     def poll(self, now: cython.longlong) -> cython.longlong:
         """The index of a path to probe now, -1 if none. Call `sent` for it."""
         path: Path
+        index: cython.longlong
         paths = self.paths
         if now < self.next_at:
             return -1
         self.next_at = now + max(1, self._rtt() // _PER_RTT)
-        if now > self.active_until or len(self.outstanding) >= _MAX_OUTSTANDING:
+        if now > self.active_until or len(self.deadlines) >= _MAX_OUTSTANDING:
             return -1
         while paths.wanting:
             path = paths.paths[paths.wanting.popleft()]
             path.wants_probe = False
-            if path.state == SUSPECT:
+            if path.state == SUSPECT and path.tried < _VOLLEY:
+                path.tried += 1
+                if path.tried < _VOLLEY:
+                    paths.want_probe(path)
                 return path.index
-        for index, item in self.recovering.items():
-            if item.at <= now:
-                item.at = NEVER  # until this probe is answered or has failed
-                if paths.paths[index].state == BAD:
-                    paths.back_off_over(now, index)
-                return index
-        path = paths.paths[self.pointer]
-        self.pointer = self.pointer + 1 if self.pointer + 1 < len(paths.paths) else 0
-        if path.state == DENIED or path.state == BAD or path.state == PROBING:
-            return -1
-        silent: cython.longlong = _SILENT_RTTS * self._rtt()
-        if (path.heard_at >= 0 and now - path.heard_at < silent) or (path.sent_at >= 0 and now - path.sent_at < silent):
-            return -1
-        return path.index
+        if self.witness:  # after those it is to speak for
+            self.witness = False
+            self._step()
+            path = paths.usable[self.pointer % len(paths.usable)]
+            if path.state == GOOD:
+                return path.index
+        index = self._due(now)
+        return index if index >= 0 else self._walk(now)
 
     def sent(self, now: cython.longlong, index: cython.longlong) -> int:
-        """The probe of `poll` is going out: its nonce."""
+        """The probe of `poll` is going out: its nonce, 32 bits."""
         nonce = self.rng.getrandbits(32)
+        while nonce in self.outstanding:
+            nonce = self.rng.getrandbits(32)
         path: Path = self.paths.paths[index]
         path.sent_at = now
-        self.outstanding.append(Outstanding(nonce, index, now, now + 2 * self.paths.loss_delay(index)))
+        self.outstanding[nonce] = Outstanding(index, now)
+        due = now + max(self.paths.loss_delay(index), _PATIENCE * self.paths.base_rtt)
+        heappush(self.deadlines, (due, nonce))
+        item = self._recovering(path)
+        if item is not None:
+            self.outstanding.pop(item.nonce, None)
+            item.nonce = nonce
         return nonce
 
     def reply(self, now: cython.longlong, nonce: int, entropy: int, hold: int, marked: bool) -> bool:
-        """A reply came. False if it answers no outstanding probe; then nothing was changed but a count."""
-        for probe in self.outstanding:
-            if probe.nonce == nonce and not probe.answered and self.paths.paths[probe.index].entropy == entropy:
-                break
-        else:
+        """A reply came, after the peer held the probe for `hold` picoseconds. False if it answers no outstanding probe;
+        then nothing was changed but a count."""
+        probe = self.outstanding.get(nonce)
+        if probe is None or self.paths.paths[probe.index].entropy != entropy:
             self.unknown_replies += 1
             return False
-        probe.answered = True
-        rtt = now - probe.sent_at - hold
-        item = self.recovering.get(probe.index)
-        if item is not None:
+        del self.outstanding[nonce]
+        path: Path = self.paths.paths[probe.index]
+        item = self._recovering(path)
+        if item is not None and item.nonce == nonce:
+            item.nonce = -1
             item.replies += 1
-            item.at = now
             if item.replies >= _RECOVERY:
                 del self.recovering[probe.index]
                 self.paths.recovered(now, probe.index)
+            else:
+                self._plan(probe.index, item, now)
         self.paths.delivered(now, probe.index, 0, 1, 1 if marked else 0)
+        rtt = now - probe.sent_at - hold
         if rtt > 0:
             self.paths.sampled(now, probe.index, rtt)
         return True
 
-    def _failed(self, now: cython.longlong, probe: Outstanding) -> None:
-        path: Path = self.paths.paths[probe.index]
-        if path.heard_at > probe.sent_at:
-            return  # data sent later arrived: the probe alone was lost
-        item = self.recovering.get(probe.index)
-        if item is not None:
+    # Inside
+
+    def _due(self, now: int) -> int:
+        """A path whose back-off is over, -1 if there is none."""
+        while self.schedule and self.schedule[0][0] <= now:
+            at, index = heappop(self.schedule)
+            item = self.recovering.get(index)
+            if item is None or item.at != at or self._recovering(self.paths.paths[index]) is None:
+                continue
+            item.at = NEVER
+            self.paths.back_off_over(now, index)
+            return index
+        return -1
+
+    def _walk(self, now: int) -> int:
+        """A path without traffic, -1 if it is not yet time for one or a few steps find none."""
+        rtt = self._rtt()
+        if now < self.walk_at:
+            return -1
+        self.walk_at = now + _WALK_RTTS * rtt
+        for _ in range(min(_WALK_STEP, len(self.paths.paths))):
+            path: Path = self.paths.paths[self.pointer]
+            self._step()
+            last = max(path.heard_at, path.sent_at)
+            if path.state == GOOD and (last < 0 or now - last >= _SILENT_RTTS * rtt):
+                return path.index
+        return -1
+
+    def _step(self) -> None:
+        self.pointer = self.pointer + 1 if self.pointer + 1 < len(self.paths.paths) else 0
+
+    def _failed(self, now: int, nonce: int, probe: Outstanding) -> None:
+        paths = self.paths
+        path: Path = paths.paths[probe.index]
+        item = self._recovering(path)
+        if item is not None and item.nonce == nonce:
+            probe.failed = True  # kept until the next one is sent: a late reply counts
             item.replies = 0
-            item.back_off = min(2 * item.back_off, self._longest_back_off())
-            item.at = now + item.back_off
-            self.paths.probe_failed(now, probe.index)
+            item.back_off = min(2 * item.back_off, _LAST_BACK_OFF * self._rtt())
+            self._plan(probe.index, item, now + item.back_off)
+            paths.probe_failed(now, probe.index)
             return
-        if path.state not in (SUSPECT, PROBING):
-            self.paths.suspected(now, probe.index)
+        del self.outstanding[nonce]
+        if path.heard_at > probe.sent_at:
             return
-        self.paths.probe_failed(now, probe.index)
+        silence: cython.bint = paths.heard_at <= probe.sent_at + self._rtt()
+        if path.state == GOOD and not silence:
+            paths.doubted(now, probe.index)
+        elif path.state == SUSPECT and probe.sent_at >= path.since:
+            if silence:
+                self.witness = True
+                path.tried -= 1
+                paths.want_probe(path)
+                return
+            path.failed += 1
+            if path.failed >= _VOLLEY:
+                self._evict(now, path)
+
+    def _evict(self, now: int, path: Path) -> None:
+        path.tried = path.failed = 0
+        self.paths.probe_failed(now, path.index)
         if path.state == BAD:
-            back_off = _FIRST_BACK_OFF * self._rtt()
-            self.recovering[probe.index] = Recovering(now + back_off, back_off)
-        else:
-            self.paths.suspected(now, probe.index)  # the floor kept it: ask again
+            item = self.recovering[path.index] = Recovering(_FIRST_BACK_OFF * self._rtt())
+            self._plan(path.index, item, now + item.back_off)
+        else:  # the floor kept it: ask again
+            self.paths.want_probe(path)
 
-    def _longest_back_off(self) -> int:
-        return max(_LONGEST_BACK_OFF * self._rtt(), _LONGEST_BACK_OFF_TIME)
+    def _plan(self, index: int, item: Recovering, at: int) -> None:
+        item.at = at
+        heappush(self.schedule, (at, index))
 
-    def _rtt(self) -> int:
-        return self.paths.srtt if self.paths.srtt > 0 else self.paths.base_rtt
+    def _recovering(self, path: Path) -> Recovering | None:
+        """What is known of a path that is BAD or PROBING. The user's denial ends it."""
+        item = self.recovering.get(path.index)
+        if item is not None and path.state != BAD and path.state != PROBING:
+            del self.recovering[path.index]
+            self.outstanding.pop(item.nonce, None)
+            return None
+        return item
+
+    def _rtt(self) -> cython.longlong:
+        # Never below the idle network's: probing must not run away where round trips are shorter than was said.
+        return max(self.paths.srtt, self.paths.base_rtt)

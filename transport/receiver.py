@@ -252,8 +252,7 @@ class Receiver:
             self.ack_due = now + self.context.ack_delay()
 
     def _reject(self, now: cython.longlong, packet: Packet) -> None:
-        """Key, right or bounds are wrong: nothing is placed, nothing of ours changes, the peer is told (protocol rule
-        6)."""
+        """Key, right or bounds are wrong: nothing is placed, nothing of ours changes, the peer is told (rule P9)."""
         context = self.context
         context.counters.dropped_bad_key += 1
         if now < self.reject_at:

@@ -21,3 +21,4 @@ cdef class PowerOfTwo(Selector):
 cdef class Reps(Selector):
     cdef public object store
     cdef public long long frozen_until
+    cdef public bint thawing

@@ -1,8 +1,8 @@
 """Path selectors: which of the usable paths the next send takes.
 
 A selector answers with a place in the list of usable paths it is given, in constant time. It draws only from the
-generator
-it is handed. Selectors that steer are led around marked paths by the PathSet while marks are on a minority.
+generator it is handed. Selectors that steer are led around marked paths by the PathSet while marks are on a minority; a
+control learns of the marks of those that do not.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import cython
 
+from transport.clock import NEVER
 from transport.errors import ConfigError
-from transport.path import Path
+from transport.path import Path, Paths
 
 if TYPE_CHECKING:
     import random
+
+#: Bytes a path is charged with for the packet that is about to be sent.
+_PACKET = 4096
+#: Round trips that REPS stays frozen: as long as evicting a dead path may take.
+_FREEZE_RTTS = 16
 
 
 class Selector:
@@ -27,9 +33,7 @@ class Selector:
     def __init__(self) -> None:
         self.steers = True
 
-    def choose(
-        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
-    ) -> cython.longlong:
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         """A place in `usable`, which is never empty. flow: a stable random number of the connection."""
         return 0
 
@@ -42,8 +46,7 @@ class Selector:
 
 class Single(Selector):
     """One path for each connection, by its flow number: what ECMP does to a connection with one source port. It moves
-    only
-    when the set of usable paths changes."""
+    only when the set of usable paths changes."""
 
     name = "single"
 
@@ -51,9 +54,7 @@ class Single(Selector):
         Selector.__init__(self)
         self.steers = False
 
-    def choose(
-        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
-    ) -> cython.longlong:
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         return flow % len(usable)
 
 
@@ -66,9 +67,7 @@ class RoundRobin(Selector):
         Selector.__init__(self)
         self.place = -1
 
-    def choose(
-        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
-    ) -> cython.longlong:
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         self.place = self.place + 1 if self.place + 1 < len(usable) else 0
         return self.place
 
@@ -82,43 +81,35 @@ class Random(Selector):
         Selector.__init__(self)
         self.steers = False
 
-    def choose(
-        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
-    ) -> cython.longlong:
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         return int(rng.random() * len(usable))
 
 
 class PowerOfTwo(Selector):
-    """Power of two choices (Mitzenmacher 2001): of two paths drawn at random the one with fewer bytes in flight for its
-    delay. An unmeasured path counts as quick, so that it gets measured."""
+    """Power of two choices (Mitzenmacher 2001): of two paths drawn at random the one with the smaller product of round
+    trip and bytes in flight, one packet more included. Where one is not measured, bytes in flight alone decide."""
 
     name = "pot"
 
-    def choose(
-        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
-    ) -> cython.longlong:
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         count: cython.longlong = len(usable)
         draw: cython.longlong = int(rng.random() * (count * count))
         first: cython.longlong = draw % count
         second: cython.longlong = draw // count
         a: Path = usable[first]
         b: Path = usable[second]
-        if a.congested != b.congested:
-            return second if a.congested else first
         if a.srtt < 0 or b.srtt < 0:
             return first if a.in_flight <= b.in_flight else second
         # In a double: the product of bytes and picoseconds may pass 63 bits.
-        cost_a: cython.double = float(a.srtt) * (a.in_flight + 4096)
-        cost_b: cython.double = float(b.srtt) * (b.in_flight + 4096)
+        cost_a: cython.double = float(a.srtt) * (a.in_flight + _PACKET)
+        cost_b: cython.double = float(b.srtt) * (b.in_flight + _PACKET)
         return first if cost_a <= cost_b else second
 
 
 class Reps(Selector):
     """REPS, recycled entropies (EuroSys 2026): the port of an unmarked delivery is used again, oldest first; without
-    one in
-    store a random path is explored. After a timeout it freezes: only stored ports are cycled, nothing is explored, so
-    a dead
-    path is not met again by chance."""
+    one in store a random path is explored. When something is late it freezes: stored ports are cycled and nothing is
+    explored, so that a dead path is not met by chance; afterwards it begins with an empty store."""
 
     name = "reps"
     depth = 8
@@ -126,19 +117,21 @@ class Reps(Selector):
     def __init__(self) -> None:
         Selector.__init__(self)
         self.store: deque[Path] = deque()
-        self.frozen_until = -(1 << 62)
+        self.frozen_until = -NEVER
+        self.thawing = False
 
-    def choose(
-        self, usable: list[Path], rng: random.Random, now: cython.longlong, flow: cython.longlong
-    ) -> cython.longlong:
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         path: Path
-        for _ in range(len(self.store)):
+        frozen: cython.bint = now < self.frozen_until
+        if self.thawing and not frozen:
+            self.thawing = False
+            self.store.clear()
+        while self.store:
             path = self.store.popleft()
-            if path.usable < 0:
-                continue
-            if now < self.frozen_until:
-                self.store.append(path)
-            return path.usable
+            if path.usable >= 0:
+                if frozen:
+                    self.store.append(path)
+                return path.usable
         return int(rng.random() * len(usable))
 
     def on_delivered(self, path: Path, marked: cython.longlong) -> None:
@@ -147,7 +140,8 @@ class Reps(Selector):
 
     def on_timeout(self, now: cython.longlong, rtt: cython.longlong) -> None:
         if self.store:
-            self.frozen_until = now + 16 * rtt
+            self.thawing = True
+            self.frozen_until = now + _FREEZE_RTTS * rtt
 
 
 _SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Single, RoundRobin, Random, PowerOfTwo, Reps)}

@@ -267,7 +267,8 @@ class Sender:
         return True
 
     def _number(self, work: Work) -> None:
-        """Give `work` the next range of DSNs: at least one, a message of 0 bytes is one segment of 0 bytes."""
+        """Give `work` the next range of DSNs: at least one, a message of 0 bytes is one segment of 0 bytes
+        (rules P1, P3)."""
         work.first = self.next
         work.count = max(1, (work.length + self.context.segment - 1) // self.context.segment)
 

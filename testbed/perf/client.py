@@ -16,7 +16,7 @@ from rich.console import Console
 from testbed import report
 from testbed.errors import RunError
 from testbed.perf.plan import Plan
-from testbed.perf.side import Side, checked, post_ping
+from testbed.perf.side import Side, checked, post_ping, post_pongs
 from testbed.processes import rank_environment
 from transport import bootstrap
 from transport.bootstrap import Channel
@@ -29,6 +29,7 @@ LOCAL_SERVER = "127.0.0.2"
 #: Seconds beyond the duration after which nothing is waited for any more.
 _PATIENCE = 30.0
 _END = 5.0
+_CONNECT = 2.0
 
 
 @contextmanager
@@ -52,10 +53,12 @@ def local_server(plan: Plan) -> Iterator[Channel]:
         ours.close()
 
 
-def run(host: str | None, port: int, bind: str, plan: Plan, console: Console, channel: Channel | None) -> dict[str, Any]:
-    """Measure against the server at `host`, or the one behind `channel`. Prints a row for each size; returns them all."""
+def run(
+    host: str | None, port: int, bind: str, plan: Plan, console: Console, channel: Channel | None
+) -> dict[str, Any]:
+    """Measure against the server at `host`, or the one behind `channel`. Prints and returns a row for each size."""
     own = bind or (LOCAL_CLIENT if channel is not None else "")
-    connected = channel if channel is not None else bootstrap.connect(host or "", port)
+    connected = channel if channel is not None else bootstrap.connect(host or "", port, _CONNECT)
     with connected:
         connected.patience = _PATIENCE
         connected.send({"type": "request", "plan": plan.to_json()})
@@ -80,7 +83,8 @@ def run(host: str | None, port: int, bind: str, plan: Plan, console: Console, ch
         console.print("WRONG BYTES: the buffers of the two sides differ", style="bold red")
     return {
         "scenario": "perf", "on": "udp", "seed": plan.seed, "version": report.installed_version(),
-        "compiled": report.compiled(), "passed": passed, "op": plan.op, "kind": "latency" if plan.latency else "bandwidth",
+        "compiled": report.compiled(), "passed": passed, "op": plan.op,
+        "kind": "latency" if plan.latency else "bandwidth",
         "paths": plan.paths, "qps": plan.qps, "mtu_bytes": plan.mtu, "icrc": plan.icrc, "cc": plan.cc,
         "selector": plan.selector, "max_run": plan.max_run, "rows": rows,
         "metrics": {name: value for name, value in rows[-1].items() if name != "bytes_match"},
@@ -164,6 +168,7 @@ def _post(side: Side, number: int, count: int) -> None:
 def _latency(channel: Channel, side: Side) -> dict[str, Any]:
     """Ping-pong of WRITEs with immediate; half of each round trip is a sample."""
     driver, connection = side.driver, side.connections[0]
+    post_pongs(side, connection)
     _begin(channel, side)
     samples: list[int] = []
     start = driver.now()
@@ -174,7 +179,9 @@ def _latency(channel: Channel, side: Side) -> dict[str, Any]:
     while True:
         answered = False
         for completion in driver.step(0):
-            answered |= checked(completion).opcode == Opcode.RECV_RDMA_WITH_IMM
+            if checked(completion).opcode == Opcode.RECV_RDMA_WITH_IMM:
+                side.posted[0] -= 1
+                answered = True
         now = driver.now()
         if answered:
             samples.append(now - sent_at)
@@ -182,6 +189,7 @@ def _latency(channel: Channel, side: Side) -> dict[str, Any]:
                 break
             sent_at = driver.now()
             post_ping(side, connection, len(samples))
+            post_pongs(side, connection)
         elif now > give_up:
             raise RunError(f"size {side.size}: no answer within {_PATIENCE:g} s")
     seconds = (driver.now() - start) / SECOND

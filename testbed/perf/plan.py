@@ -47,10 +47,8 @@ class Plan:
     @classmethod
     def make(cls, size: str, duration: float | None, latency: bool, op: str, **rest: Any) -> Plan:
         """A plan out of what was given on the command line; ConfigError names what is not allowed."""
-        if size == "all":
-            sizes = ALL
-        else:
-            sizes = (parse_size(size or ("64" if latency else "64KiB"), "--size"),)
+        one = size or ("64" if latency else "64KiB")
+        sizes = ALL if one == "all" else (parse_size(one, "--size"),)
         if duration is None:
             duration = 0.5 if len(sizes) > 1 else 2.0
         plan = cls(op="write_imm" if latency else op, sizes=sizes, duration=duration, latency=latency, **rest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import socket
 import sys
@@ -10,11 +9,11 @@ import sys
 from rich.console import Console
 
 from testbed.perf.plan import Plan
-from testbed.perf.side import GLANCE, Side, checked, post_ping
+from testbed.perf.side import GLANCE, Side, checked, post_ping, post_pongs
 from testbed.rank_process import die_with_parent
 from transport.bootstrap import Channel, Listener
 from transport.completion import Opcode
-from transport.errors import ConfigError, NegotiationError, PolyroceError
+from transport.errors import PolyroceError
 
 _RECEIVES = (Opcode.RECV, Opcode.RECV_RDMA_WITH_IMM)
 
@@ -90,7 +89,7 @@ def _post_receive(side: Side, number: int) -> None:
 def _serve_latency(channel: Channel, side: Side) -> None:
     """Answer every ping with one of the same size."""
     connection = side.connections[0]
-    connection.post_recv(side.driver.now(), 1, bytearray(0))
+    post_pongs(side, connection)
     channel.send({"type": "begun"})
     glance = side.driver.now() + GLANCE
     answered = 0
@@ -99,7 +98,9 @@ def _serve_latency(channel: Channel, side: Side) -> None:
         for completion in side.driver.step(0):
             if checked(completion).opcode == Opcode.RECV_RDMA_WITH_IMM:
                 answered += 1
+                side.posted[0] -= 1
                 post_ping(side, connection, answered)
+                post_pongs(side, connection)
         if side.driver.now() >= glance:
             glance = side.driver.now() + GLANCE
             if (message := channel.poll()) is not None:
@@ -119,11 +120,11 @@ def main() -> None:
     """The server of `perf --local`: its channel is the socket whose number is the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    with contextlib.suppress(NegotiationError, ConfigError):  # the client was told
+    try:
         with Channel(socket.socket(fileno=int(sys.argv[1])), "the client") as channel:
             attend(channel, sys.argv[2], sys.argv[3])
-            return
-    sys.exit(1)
+    except PolyroceError:  # the client was told
+        sys.exit(1)
 
 
 if __name__ == "__main__":

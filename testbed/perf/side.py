@@ -22,6 +22,9 @@ _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 #: Picoseconds between two looks at the channel while data flows.
 GLANCE = 20 * MS
 
+#: Receives kept posted while latency is measured.
+_RECEIVES = 64
+
 _LINGER = 50 * MS
 
 
@@ -88,8 +91,15 @@ def checked(completion: Completion) -> Completion:
 
 
 def post_ping(side: Side, connection: Connection, number: int) -> None:
-    """A receive for the answer, then a WRITE with immediate of the current size."""
-    now = side.driver.now()
-    connection.post_recv(now, 1, bytearray(0))
+    """A WRITE with immediate of the current size."""
     address, rkey = side.remote[0]
-    connection.post_write(now, 0, side.views[0][: side.size], address, rkey, number & 0xFFFFFFFF)
+    connection.post_write(side.driver.now(), 0, side.views[0][: side.size], address, rkey, number & 0xFFFFFFFF)
+
+
+def post_pongs(side: Side, connection: Connection) -> None:
+    """Keep receives posted for what the other side sends. In batches: one advert tells of all of them."""
+    if side.posted[0] > _RECEIVES // 2:
+        return
+    while side.posted[0] < _RECEIVES:
+        connection.post_recv(side.driver.now(), 1, bytearray(0))
+        side.posted[0] += 1

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from transport.clock import Time
+
 #: What a message may be posted as. Bytes always go from `src` to `dst`; a READ is posted by `dst`, the rest by `src`.
 OPERATIONS = ("write", "write_imm", "send", "read")
 
@@ -37,12 +39,14 @@ class Message:
 class Phase:
     """Messages that may all be under way at once; the next phase begins when all of them are in.
 
-    depth: how many messages a poster keeps outstanding to one peer.
+    depth: how many messages a poster keeps outstanding to one peer. interval: picoseconds from one message to the next
+    that a poster at least lets pass for each peer, 0 for as fast as depth allows.
     """
 
     name: str
     messages: tuple[Message, ...]
     depth: int = 16
+    interval: Time = 0
 
     @property
     def logical_bytes(self) -> int:

@@ -25,7 +25,8 @@ def tokens_to_ranks(chosen: Bytes, per_rank: int, ranks: int) -> Bytes:
     """How many of the tokens (rows of expert numbers) go to each rank, each token counted once a rank."""
     goes = np.zeros((len(chosen), ranks), dtype=bool)
     goes[np.arange(len(chosen))[:, None], chosen // per_rank] = True
-    return goes.sum(axis=0).astype(np.int64)
+    count: Bytes = goes.sum(axis=0).astype(np.int64)
+    return count
 
 
 def moe(
@@ -57,7 +58,7 @@ def moe(
 
 
 def _messages(tokens: Bytes, each: int, op: str) -> tuple[Message, ...]:
-    """A message for every pair with tokens. Rank r begins with its neighbour r + 1, so that not all begin with rank 0."""
+    """A message for every pair with tokens. Rank r begins with rank r + 1, so that not all begin with rank 0."""
     ranks = len(tokens)
     return tuple(
         Message(src, (src + step) % ranks, int(tokens[src, (src + step) % ranks]) * each, op)

@@ -200,8 +200,7 @@ def test_garbage_from_a_peer_is_an_agreement_or_a_negotiation_error(data):
     ours = pair.alice.endpoint.create_connection(pair.alice.endpoint.protection_domain(), pair.now)
     try:
         ours.connect(pair.now, ConnectionParameters.from_json(data))
-    except NegotiationError as error:
-        assert str(error)
+    except NegotiationError:
         assert ours.state == State.INIT
         assert not pair.alice.endpoint.peers
     else:

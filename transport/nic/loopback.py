@@ -190,7 +190,7 @@ class Network:
             ("rate", rate, 0), ("delay", delay, 0), ("queue_limit", queue_limit, 1), ("start", start, 0),
             ("ecn_threshold", ecn_threshold, 0), ("max_run", max_run, 1),
         ):  # fmt: skip
-            if value is not None and (not isinstance(value, int) or not low <= value < NEVER):
+            if value is not None and not low <= value < NEVER:
                 raise ConfigError(f"{name} = {value!r}: allowed are whole numbers from {low}")
         if mtu not in VERBS_MTUS:
             raise ConfigError(f"mtu = {mtu!r}: allowed are the verbs MTUs {', '.join(map(str, VERBS_MTUS))}")
@@ -285,7 +285,7 @@ class LoopbackNic:
     """One host on a Network. `address` is 4 or 16 bytes and names it; an address in use is a NicError."""
 
     def __init__(self, network: Network, address: bytes) -> None:
-        if not isinstance(address, bytes) or len(address) not in (4, 16):
+        if len(address) not in (4, 16):
             raise ConfigError(f"address = {address!r}: allowed are the 4 or 16 bytes of an IP address")
         if address in network.ports:
             raise NicError(f"loopback address {address.hex('.')} is in use")

@@ -159,7 +159,7 @@ class UdpNic:
             ("number of entropies", len(entropies), 1, max_sockets), ("data_dscp", data_dscp, 0, 63),
             ("control_dscp", control_dscp, 0, 63), *(("entropy", entropy, 1, 65535) for entropy in entropies),
         ):  # fmt: skip
-            if not isinstance(value, int) or not low <= value <= high:
+            if not low <= value <= high:
                 raise ConfigError(f"{name} = {value!r}: allowed are whole numbers from {low} to {high}")
         if icrc not in (ID0, OFF):
             names = [name for name, mode in MODES.items() if mode in (ID0, OFF)]

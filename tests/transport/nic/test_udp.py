@@ -317,7 +317,7 @@ def test_a_frame_on_the_wire_has_df_identification_0_and_an_exact_icrc(nic: Open
         raw.settimeout(20)
         sent = data(A, B, 3, 3)
         alice.send([sent])
-        frames = []
+        frames: list[bytes] = []
         while len(frames) < 3:
             frame, name = raw.recvfrom(8192)
             if name[0] == ALICE and frame[20:24] == struct.pack(">HH", 50001, ROCE_PORT):

@@ -1,0 +1,210 @@
+"""Selectors: which of the usable paths the next send takes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transport import selectors
+from transport.clock import US
+from transport.errors import ConfigError
+from transport.path import Path
+
+RTT = 10 * US
+
+
+def healthy(count: int) -> list[Path]:
+    paths = [Path(index, 0xC000 + index) for index in range(count)]
+    for place, path in enumerate(paths):
+        path.usable = place
+    return paths
+
+
+class Tape(random.Random):
+    """A generator that counts what is drawn from it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.draws = 0
+
+    def random(self) -> float:
+        self.draws += 1
+        return super().random()
+
+    def getrandbits(self, k: int) -> int:
+        self.draws += 1
+        return super().getrandbits(k)
+
+
+def test_the_known_selectors():
+    assert selectors.names() == ["pot", "random", "reps", "round_robin", "single"]
+    assert {type(selectors.make(name)).name for name in selectors.names()} == set(selectors.names())
+
+
+@pytest.mark.parametrize("name", ["", "ecmp", "POT", None, 3])
+def test_an_unknown_selector_is_refused_with_the_known_ones(name):
+    with pytest.raises(ConfigError, match="pot, random, reps, round_robin, single"):
+        selectors.make(name)
+
+
+@pytest.mark.parametrize("name", selectors.names())
+@given(st.integers(1, 300), st.integers(0, (1 << 31) - 1), st.integers(0, 1 << 60), st.integers(0, 1 << 32))
+def test_any_choice_is_a_place_in_the_list_and_depends_on_nothing_but_what_is_handed_in(name, count, flow, now, seed):
+    first, second = selectors.make(name), selectors.make(name)
+    paths, one, two = healthy(count), random.Random(seed), random.Random(seed)
+    for _ in range(20):
+        place = first.choose(paths, one, now, flow)
+        assert 0 <= place < count
+        assert second.choose(paths, two, now + 5 * US, flow) == place
+        first.on_delivered(paths[place], 0)
+        second.on_delivered(paths[place], 0)
+
+
+@pytest.mark.parametrize(("name", "draws"), [("single", 0), ("round_robin", 0), ("random", 1), ("pot", 1), ("reps", 1)])
+def test_randomness_comes_from_the_generator_handed_in(name, draws):
+    tape = Tape(1)
+    selectors.make(name).choose(healthy(8), tape, 0, 5)
+    assert tape.draws == draws
+
+
+@given(st.integers(1, 100), st.integers(1, 5))
+def test_round_robin_takes_each_path_once_per_pass(count, passes):
+    selector, paths, rng = selectors.make("round_robin"), healthy(count), random.Random(1)
+    for _ in range(passes):
+        assert sorted(selector.choose(paths, rng, 0, 7) for _ in range(count)) == list(range(count))
+
+
+def test_round_robin_goes_on_when_the_list_has_shrunk():
+    selector, paths, rng = selectors.make("round_robin"), healthy(8), random.Random(1)
+    for _ in range(7):
+        selector.choose(paths, rng, 0, 0)
+    assert selector.choose(paths[:3], rng, 0, 0) == 0
+
+
+def test_single_stays_on_one_path_for_each_flow():
+    selector, paths, rng = selectors.make("single"), healthy(16), random.Random(1)
+    chosen = {flow: {selector.choose(paths, rng, now, flow) for now in range(50)} for flow in range(64)}
+    assert all(len(places) == 1 for places in chosen.values())
+    assert len(set.union(*chosen.values())) == 16
+
+
+def test_random_takes_all_paths_alike():
+    selector, paths, rng = selectors.make("random"), healthy(8), random.Random(1)
+    seen = Counter(selector.choose(paths, rng, 0, 0) for _ in range(8000))
+    assert min(seen.values()) > 850
+    assert max(seen.values()) < 1150
+
+
+def shares(selector: selectors.Selector, paths: list[Path], rounds: int = 4000) -> Counter[int]:
+    rng = random.Random(1)
+    return Counter(selector.choose(paths, rng, 0, 0) for _ in range(rounds))
+
+
+def test_power_of_two_prefers_the_path_with_less_in_flight():
+    paths = healthy(4)
+    for path in paths:
+        path.srtt = RTT
+        path.in_flight = 100_000
+    paths[2].in_flight = 0
+    seen = shares(selectors.make("pot"), paths)
+    assert seen[2] > 1.5 * max(seen[0], seen[1], seen[3])
+    assert min(seen.values()) > 0
+
+
+def test_power_of_two_prefers_the_quick_path():
+    paths = healthy(4)
+    for path in paths:
+        path.srtt = RTT
+        path.in_flight = 8192
+    paths[1].srtt = 10 * RTT
+    seen = shares(selectors.make("pot"), paths)
+    assert seen[1] < 0.1 * sum(seen.values())  # only when it is drawn twice: 1 in 16
+
+
+def test_power_of_two_compares_bytes_in_flight_where_a_path_is_not_measured():
+    paths = healthy(2)
+    paths[0].srtt = RTT
+    paths[0].in_flight = 8192
+    seen = shares(selectors.make("pot"), paths)
+    assert seen[1] > 2.5 * seen[0]
+    paths[1].in_flight = 100_000
+    seen = shares(selectors.make("pot"), paths)
+    assert seen[0] > 2.5 * seen[1]
+
+
+def test_power_of_two_bears_a_path_with_a_huge_product_of_bytes_and_delay():
+    paths = healthy(2)
+    for path in paths:
+        path.srtt = 1 << 50
+        path.in_flight = 1 << 33
+    paths[1].in_flight = 1 << 34
+    seen = shares(selectors.make("pot"), paths)
+    assert seen[0] > seen[1] > 0
+
+
+def test_reps_recycles_the_ports_of_unmarked_deliveries_oldest_first():
+    selector, paths, tape = selectors.make("reps"), healthy(8), Tape(1)
+    for index in (5, 2, 7):
+        selector.on_delivered(paths[index], 0)
+    assert [selector.choose(paths, tape, 0, 0) for _ in range(3)] == [5, 2, 7]
+    assert tape.draws == 0
+
+
+def test_reps_explores_when_nothing_is_in_store():
+    selector, paths, tape = selectors.make("reps"), healthy(8), Tape(1)
+    assert len({selector.choose(paths, tape, 0, 0) for _ in range(200)}) == 8
+    assert tape.draws == 200
+
+
+def test_reps_does_not_recycle_a_marked_port():
+    selector, paths, tape = selectors.make("reps"), healthy(8), Tape(1)
+    selector.on_delivered(paths[3], 1)
+    selector.choose(paths, tape, 0, 0)
+    assert tape.draws == 1
+
+
+def test_reps_forgets_a_port_that_is_not_usable_any_more():
+    selector, paths, tape = selectors.make("reps"), healthy(8), Tape(1)
+    selector.on_delivered(paths[7], 0)
+    selector.on_delivered(paths[3], 0)
+    paths[7].usable = -1
+    selector.on_delivered(paths[7], 0)
+    assert selector.choose(paths[:7], tape, 0, 0) == 3
+    selector.choose(paths[:7], tape, 0, 0)
+    assert tape.draws == 1
+
+
+def test_reps_stores_no_more_than_its_depth():
+    selector, paths, tape = selectors.make("reps"), healthy(16), Tape(1)
+    for path in paths:
+        selector.on_delivered(path, 0)
+    assert [selector.choose(paths, tape, 0, 0) for _ in range(8)] == list(range(8))
+    selector.choose(paths, tape, 0, 0)
+    assert tape.draws == 1
+
+
+@given(st.integers(-(1 << 60), 1 << 60))
+def test_reps_freezes_after_a_timeout_and_explores_nothing_until_it_is_over(start):
+    selector, paths, tape = selectors.make("reps"), healthy(16), Tape(1)
+    for index in (4, 9, 11):
+        selector.on_delivered(paths[index], 0)
+    selector.on_timeout(start, RTT)
+    assert [selector.choose(paths, tape, start + RTT, 0) for _ in range(7)] == [4, 9, 11, 4, 9, 11, 4]
+    assert selector.choose(paths, tape, start + 16 * RTT - 1, 0) == 9
+    assert tape.draws == 0
+    for _ in range(8):  # it begins anew: what was cycled is not in store any more
+        selector.choose(paths, tape, start + 16 * RTT, 0)
+    assert tape.draws == 8
+
+
+def test_reps_with_nothing_in_store_has_nothing_to_freeze():
+    selector, paths, tape = selectors.make("reps"), healthy(16), Tape(1)
+    selector.on_timeout(0, RTT)
+    selector.on_delivered(paths[3], 0)
+    assert selector.choose(paths, tape, RTT, 0) == 3
+    selector.choose(paths, tape, RTT, 0)
+    assert tape.draws == 1
