@@ -168,7 +168,7 @@ def data_packets(packets: Sequence[Packet]) -> list[Packet]:
 
 
 def forge(source: Connection, seq: int, payload: bytes, rkey: int, address: int, entropy: int = 0xC000) -> Packet:
-    """A data packet as `source` would send it to its peer, with sequence number, key and address of the test's choice."""
+    """A data packet as `source` would send it to its peer, with number, key and address of the test's choice."""
     packet = source.context.packet(DATA, entropy, 1)
     packet.seq = seq & SEQ_MASK
     packet.rkey = rkey

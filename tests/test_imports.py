@@ -46,7 +46,8 @@ class Layer:
 
 LAYERS = (
     Layer("cc", ("cc",), ("cc",), ("cython",), OUTSIDE_WORLD),
-    Layer("core", ("transport",), ("cc", "core", "transport.nic.base"), ("cython", "zlib_ng"), OUTSIDE_WORLD),
+    Layer("core", ("transport",), ("cc", "core", "transport.nic.base"), ("cython", "typing_extensions", "zlib_ng"), OUTSIDE_WORLD),
+    Layer("bootstrap", ("transport.bootstrap",), ("core",), (), frozenset({"asyncio", "random"})),
     Layer(
         "nic",
         ("transport.nic",),
@@ -58,7 +59,7 @@ LAYERS = (
     Layer(
         "testbed",
         ("testbed",),
-        ("cc", "core", "nic", "driver", "testbed"),
+        ("bootstrap", "cc", "core", "nic", "driver", "testbed"),
         ("cython", "numpy", "pydantic", "rich", "typer"),
     ),
 )

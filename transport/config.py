@@ -12,7 +12,7 @@ from transport.clock import MS, Time
 from transport.entropy import MAX_PATHS
 from transport.errors import ConfigError, NegotiationError
 from transport.nic.base import VERBS_MTUS, NicCaps
-from transport.wire import max_ack_bits
+from transport.wire import max_ack_bits, max_inline
 
 PROTOCOL_VERSION = 1
 
@@ -168,4 +168,6 @@ def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agre
     mtu = min(local.mtu, remote.mtu)
     # The ACK's bitmaps must span a whole window and the history behind it.
     window = min(local.window, remote.window, max_ack_bits(mtu) * 2 // 3)
-    return Agreement(mtu, window, min(local.max_rd_atomic, remote.max_rd_atomic), min(local.inline, remote.inline))
+    return Agreement(
+        mtu, window, min(local.max_rd_atomic, remote.max_rd_atomic), min(local.inline, remote.inline, max_inline(mtu))
+    )

@@ -43,7 +43,7 @@ from transport.sender import Sender
 from transport.sequence import unwrap
 from transport.states import POST_RECV, POST_SEND, State, check_transition
 from transport.timers import Source
-from transport.wire import max_ack_bits, max_advert, max_inline
+from transport.wire import max_ack_bits, max_advert
 from transport.work import PostedReceive, Work
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Connection(Source):
         context.window = agreed.window
         context.max_ack_bits = max_ack_bits(agreed.mtu)
         context.max_advert = max_advert(agreed.mtu)
-        context.inline = min(agreed.inline, max_inline(agreed.mtu))
+        context.inline = agreed.inline
         context.max_rd_atomic = agreed.max_rd_atomic
         context.ack_every = max(config.ack_every, context.max_run * agreed.mtu)
         context.base_rtt = caps.base_rtt

@@ -2,7 +2,6 @@ cdef class Path:
     cdef public long long index
     cdef public long long entropy
     cdef public long long state
-    cdef public long long since
     cdef public long long srtt
     cdef public long long rttvar
     cdef public long long min_rtt

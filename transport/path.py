@@ -16,8 +16,8 @@ STATE_NAMES = ("GOOD", "SUSPECT", "BAD", "PROBING", "DENIED")
 class Path:
     """One path. Times are picoseconds, -1 before the first.
 
-    index: place among all paths to the peer; entropy: source port. state, since: state and when it came. srtt, rttvar,
-    min_rtt, latest_rtt: round trips (RFC 6298). ecn: moving share of marked packets; congested: it is high. in_flight:
+    index: place among all paths to the peer; entropy: source port. state: one of the above. srtt, rttvar, min_rtt,
+    latest_rtt: round trips (RFC 6298). ecn: moving share of marked packets; congested: it is high. in_flight:
     payload bytes, kept by the engine. losses: blamed since the last delivery. heard_at, sent_at: last delivery, last
     departure. usable: place in the set's list of usable paths, -1 if not in it. recent: deliveries among the set's
     latest ones. wants_probe: waits in the set's queue for one; tried, failed: probes since it is SUSPECT.
@@ -27,7 +27,6 @@ class Path:
         self.index = index
         self.entropy = entropy
         self.state = GOOD
-        self.since = -1
         self.srtt = -1
         self.rttvar = 0
         self.min_rtt = -1

@@ -151,14 +151,16 @@ class PathSet:
         return path.index
 
     def loss_delay(self, index: cython.longlong) -> cython.longlong:
-        """Picoseconds after which a packet on this path is late: its round trip and four deviations, at least a quarter
-        more; the peer's where the path has no sample, ten base round trips where nobody has."""
+        """Picoseconds after which a packet on this path is late: a smoothed round trip and four deviations, at least a
+        quarter more, of the path or of the peer, whichever is longer; ten base round trips where that path, or nobody,
+        has a sample: the paths that are slow to answer are those that are slow."""
         path: Path = self.paths[index]
-        if path.srtt > 0:
-            return path.srtt + max(path.srtt // 4, 4 * path.rttvar)
-        if self.srtt > 0:
-            return self.srtt + max(self.srtt // 4, 4 * self.rttvar)
-        return _GENEROUS * self.base_rtt
+        if self.srtt <= 0:
+            return _GENEROUS * self.base_rtt
+        peer: cython.longlong = self.srtt + max(self.srtt // 4, 4 * self.rttvar)
+        if path.srtt <= 0:
+            return max(peer, _GENEROUS * self.base_rtt)
+        return max(peer, path.srtt + max(path.srtt // 4, 4 * path.rttvar))
 
     def slow_down(self) -> cython.bint:
         """Whether marks mean slow down; if not, they mean switch path (transport/arbiter.py). A selector that does not
@@ -345,7 +347,6 @@ class PathSet:
         if new in (BAD, DENIED) and old in (GOOD, SUSPECT) and len(self.usable) + len(self.aside) <= self.floor:
             return
         path.state = new
-        path.since = now
         path.tried = path.failed = 0
         self.kept.pop(path.index, None)
         self.aside.pop(path.index, None)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: At most one probe every this fraction of a round trip, and this many without an answer.
 _PER_RTT = 8
 _MAX_OUTSTANDING = 64
-#: Probes to a SUSPECT path, all of which must fail: at 5 % loss a healthy path fails one in a thousand volleys.
-_VOLLEY = 3
+#: Probes to a SUSPECT path, all of which must fail: at 5 % loss each way a healthy path fails one volley in 100,000.
+_VOLLEY = 5
 #: A probe is not given up before this many base round trips: late and dead are told apart within a retransmission
 #: timeout, which is 20 of them, and a growing queue is no death.
 _PATIENCE = 5
@@ -235,7 +235,7 @@ class Prober:
         silence: cython.bint = paths.heard_at <= probe.sent_at + self._rtt()
         if path.state == GOOD and not silence:
             paths.doubted(now, probe.index)
-        elif path.state == SUSPECT and probe.sent_at >= path.since:
+        elif path.state == SUSPECT:
             if silence:
                 self.witness = True
                 path.tried -= 1

@@ -178,7 +178,7 @@ def _latency(channel: Channel, side: Side) -> dict[str, Any]:
     post_ping(side, connection, 0)
     while True:
         answered = False
-        for completion in driver.step(0):
+        for completion in side.spin():
             if checked(completion).opcode == Opcode.RECV_RDMA_WITH_IMM:
                 side.posted[0] -= 1
                 answered = True

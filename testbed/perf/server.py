@@ -95,7 +95,7 @@ def _serve_latency(channel: Channel, side: Side) -> None:
     answered = 0
     wanted: int | None = None
     while wanted is None or answered < wanted:
-        for completion in side.driver.step(0):
+        for completion in side.spin():
             if checked(completion).opcode == Opcode.RECV_RDMA_WITH_IMM:
                 answered += 1
                 side.posted[0] -= 1

@@ -211,6 +211,29 @@ def test_denying_what_the_floor_needs_is_refused_and_says_why():
     assert {paths.select(1, 0, -1) for _ in range(12)} == {0, 1, 2}
 
 
+# Loss
+
+
+def test_a_packet_that_another_path_delivered_is_no_reason_for_suspicion_two_in_a_row_are():
+    paths = path_set()
+    paths.blamed(0, 3)
+    paths.delivered(1, 3, 100, *CLEAN)
+    paths.blamed(2, 3)
+    assert paths.paths[3].state == GOOD
+    paths.blamed(3, 3)
+    assert paths.paths[3].state == SUSPECT
+    assert list(paths.wanting) == [3]
+
+
+def test_late_data_freezes_reps_and_a_lost_probe_does_not():
+    for tell, frozen in ((PathSet.suspected, True), (PathSet.doubted, False)):
+        paths = path_set(selector="reps")
+        paths.delivered(0, 5, 100, *CLEAN)
+        tell(paths, 1, 3)
+        picks = {paths.select(2, 0, -1) for _ in range(60)}
+        assert (picks == {5}) == frozen
+
+
 # Selection
 
 
@@ -319,6 +342,41 @@ def test_marks_on_most_paths_mean_slow_down_and_paths_stay():
     spread_out(paths, set(range(8)))
     assert paths.slow_down()
     assert {paths.select(0, 0, -1) for _ in range(8)} == set(range(8))
+
+
+def test_marks_on_a_majority_move_no_traffic():
+    paths = path_set(8)
+    spread_out(paths, {0, 1, 2, 3, 4}, rounds=40)
+    assert paths.slow_down()
+    assert sorted(paths.select(0, 0, -1) for _ in range(8)) == list(range(8))
+
+
+def test_scattered_marks_move_no_traffic():
+    paths = path_set(8)
+    spread_out(paths, set(), rounds=4)
+    for index in (0, 1, 2):
+        paths.delivered(5, index, 100, *MARKED)
+    assert paths.congested_count == 3
+    assert paths.slow_down()
+    assert sorted(paths.select(0, 0, -1) for _ in range(8)) == list(range(8))
+
+
+def test_steering_around_marks_looks_for_a_path_that_is_not_avoided_either():
+    paths = path_set(8)
+    spread_out(paths, {0, 2}, rounds=60)
+    assert paths.select(0, 0, 1) == 3
+
+
+def test_only_the_latest_deliveries_count_as_in_use():
+    paths = path_set(8)
+    spread_out(paths, {3}, rounds=6)
+    for step in range(32):
+        paths.delivered(10 + step, step % 3, 100, *CLEAN)
+    check(paths)
+    assert (paths.active_count, paths.active_congested) == (3, 0)
+    paths.delivered(50, 3, 100, *CLEAN)
+    check(paths)
+    assert (paths.active_count, paths.active_congested) == (4, 1)
 
 
 def test_marks_thinly_spread_over_all_paths_mean_slow_down():
@@ -450,10 +508,10 @@ def test_acknowledgements_that_return_by_another_path_do_not_move_the_marks():
 
 
 def test_loss_at_random_evicts_no_path():
-    for selector in ("round_robin", "random", "pot", "reps"):
-        pair = Pair(3, Wire(loss=0.05), paths=16, selector=selector, max_run=1)
-        stream(pair, 60, 32768)
-        pair.drive_messages(60)
+    for seed, selector in enumerate(("round_robin", "random", "pot", "reps")):
+        pair = Pair(seed, Wire(loss=0.05), paths=16, selector=selector, max_run=1)
+        stream(pair, 80, 32768)
+        pair.drive_messages(80)
         events = []
         while (event := pair.alice.endpoint.poll_event()) is not None:
             events.append(event)

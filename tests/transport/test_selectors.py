@@ -48,7 +48,7 @@ def test_the_known_selectors():
 @pytest.mark.parametrize("name", ["", "ecmp", "POT", None, 3])
 def test_an_unknown_selector_is_refused_with_the_known_ones(name):
     with pytest.raises(ConfigError, match="pot, random, reps, round_robin, single"):
-        selectors.make(name)
+        selectors.check(name)
 
 
 @pytest.mark.parametrize("name", selectors.names())
@@ -176,6 +176,16 @@ def test_reps_forgets_a_port_that_is_not_usable_any_more():
     assert selector.choose(paths[:7], tape, 0, 0) == 3
     selector.choose(paths[:7], tape, 0, 0)
     assert tape.draws == 1
+
+
+def test_reps_keeps_no_room_for_ports_that_are_not_usable():
+    selector, paths, tape = selectors.make("reps"), healthy(16), Tape(1)
+    for path in paths[8:]:
+        path.usable = -1
+        selector.on_delivered(path, 0)
+    selector.on_delivered(paths[3], 0)
+    assert selector.choose(paths[:8], tape, 0, 0) == 3
+    assert tape.draws == 0
 
 
 def test_reps_stores_no_more_than_its_depth():
