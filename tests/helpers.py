@@ -82,17 +82,18 @@ class Pair:
     def flush(self) -> None:
         """Hand every packet that is ready to the wire, and collect completions."""
         for host in self.hosts.values():
-            while True:
+            busy = True
+            while busy:
                 packets = host.endpoint.poll_transmit(self.now, 64)
                 for packet in packets:
                     self.sent.append(packet)
                     self._enter(host, packet)
-                if not packets:
-                    break
-            while (completion := host.endpoint.poll_completion()) is not None:
-                host.completions.append(completion)
-                if self.on_completion is not None:
-                    self.on_completion(host, completion)
+                busy = bool(packets)
+                while (completion := host.endpoint.poll_completion()) is not None:
+                    busy = True  # whoever hears of it may post more
+                    host.completions.append(completion)
+                    if self.on_completion is not None:
+                        self.on_completion(host, completion)
         for connection in self.connections:
             sender, channel = connection.sender, connection.channel
             if sender.flow.oldest is not None or channel.outstanding:

@@ -46,7 +46,13 @@ class Layer:
 
 LAYERS = (
     Layer("cc", ("cc",), ("cc",), ("cython",), OUTSIDE_WORLD),
-    Layer("core", ("transport",), ("cc", "core", "transport.nic.base"), ("cython", "typing_extensions", "zlib_ng"), OUTSIDE_WORLD),
+    Layer(
+        "core",
+        ("transport",),
+        ("cc", "core", "transport.nic.base"),
+        ("cython", "typing_extensions", "zlib_ng"),
+        OUTSIDE_WORLD,
+    ),
     Layer("bootstrap", ("transport.bootstrap",), ("core",), (), frozenset({"asyncio", "random"})),
     Layer(
         "nic",

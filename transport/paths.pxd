@@ -31,6 +31,7 @@ cdef class PathSet:
     cdef public list sorted
     cpdef long long select(self, long long now, long long flow, long long avoid)
     cpdef long long loss_delay(self, long long index)
+    cpdef long long delay_bound(self, long long index)
     cpdef bint slow_down(self)
     cpdef object delivered(self, long long now, long long index, long long size, long long packets, long long marked)
     cpdef object sampled(self, long long now, long long index, long long rtt)

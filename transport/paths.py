@@ -151,16 +151,21 @@ class PathSet:
         return path.index
 
     def loss_delay(self, index: cython.longlong) -> cython.longlong:
-        """Picoseconds after which a packet on this path is late: a smoothed round trip and four deviations, at least a
-        quarter more, of the path or of the peer, whichever is longer; ten base round trips where that path, or nobody,
-        has a sample: the paths that are slow to answer are those that are slow."""
+        """Picoseconds after which a packet on this path is late: `delay_bound`, and while the path has no sample at least
+        ten base round trips, since slow paths are the last to be sampled."""
         path: Path = self.paths[index]
-        if self.srtt <= 0:
-            return _GENEROUS * self.base_rtt
-        peer: cython.longlong = self.srtt + max(self.srtt // 4, 4 * self.rttvar)
-        if path.srtt <= 0:
-            return max(peer, _GENEROUS * self.base_rtt)
-        return max(peer, path.srtt + max(path.srtt // 4, 4 * path.rttvar))
+        bound: cython.longlong = self.delay_bound(index)
+        return bound if path.srtt > 0 else max(bound, _GENEROUS * self.base_rtt)
+
+    def delay_bound(self, index: cython.longlong) -> cython.longlong:
+        """Picoseconds that a round trip on this path should not take: the smoothed one and four deviations, at least a
+        quarter more; the peer's where the path has no sample, ten base round trips where nobody has."""
+        path: Path = self.paths[index]
+        if path.srtt > 0:
+            return path.srtt + max(path.srtt // 4, 4 * path.rttvar)
+        if self.srtt > 0:
+            return self.srtt + max(self.srtt // 4, 4 * self.rttvar)
+        return _GENEROUS * self.base_rtt
 
     def slow_down(self) -> cython.bint:
         """Whether marks mean slow down; if not, they mean switch path (transport/arbiter.py). A selector that does not

@@ -155,7 +155,7 @@ class Prober:
         path: Path = self.paths.paths[index]
         path.sent_at = now
         self.outstanding[nonce] = Outstanding(index, now)
-        due = now + max(self.paths.loss_delay(index), _PATIENCE * self.paths.base_rtt)
+        due = now + max(self.paths.delay_bound(index), _PATIENCE * self.paths.base_rtt)
         heappush(self.deadlines, (due, nonce))
         item = self._recovering(path)
         if item is not None:

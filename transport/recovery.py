@@ -129,8 +129,9 @@ class Recovery:
         send = latest
         # An earlier copy may have triggered the ACK: a round trip that has grown is learnt from it, and only from it.
         while send is not None and (
-            dsn < send.first or dsn >= send.first + send.count or (send.psn + dsn - send.first) & PSN_MASK !=
-            ack.trigger_psn
+            dsn < send.first
+            or dsn >= send.first + send.count
+            or (send.psn + dsn - send.first) & PSN_MASK != ack.trigger_psn
         ):
             send = send.previous
         if send is None:

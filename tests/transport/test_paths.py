@@ -285,7 +285,8 @@ def test_lateness_is_known_from_the_path_else_from_the_peer_else_from_the_networ
     assert paths.loss_delay(0) == 10 * RTT
     paths.sampled(0, 1, 1000)
     assert paths.loss_delay(1) == 3000
-    assert paths.loss_delay(0) == 3000
+    assert paths.delay_bound(0) == 3000
+    assert paths.loss_delay(0) == 10 * RTT  # slow paths are the last to be sampled
     for _ in range(100):
         paths.sampled(0, 1, 1000)
     assert 1250 <= paths.loss_delay(1) < 1300

@@ -6,7 +6,7 @@ from typing import TypeAlias, TypeVar
 _T = TypeVar("_T")
 
 bint: TypeAlias = bool
-int: TypeAlias = builtins.int  # noqa: A001
+int: TypeAlias = builtins.int
 longlong: TypeAlias = builtins.int
 ulonglong: TypeAlias = builtins.int
 double: TypeAlias = float
