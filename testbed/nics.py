@@ -74,8 +74,8 @@ def udp(job: Job, rank: int) -> tuple[Meter, EndpointConfig]:
 
 def udp_config(config: EndpointConfig, address: str) -> EndpointConfig:
     """The configuration with source ports that are free on `address`, unless it names them itself."""
-    if config.entropies is not None:
-        return config
+    if config.entropies is not None or config.entropy_mask is not None:
+        return replace(config, entropies=tuple(config.ports()), entropy_mask=None)
     wanted = dict.fromkeys([*entropy.automatic(config.paths), *entropy.automatic(_SPARE, seed=1)])
     return replace(config, entropies=tuple(free_entropies(address, wanted, config.paths)))
 
@@ -93,7 +93,7 @@ def udp_nic(config: EndpointConfig, address: str, busy_poll: bool = False) -> Ud
 
 def ports(config: EndpointConfig) -> tuple[int, ...]:
     """Source ports of the paths by number, as an endpoint with this configuration has them."""
-    return config.entropies if config.entropies is not None else tuple(entropy.automatic(config.paths))
+    return tuple(config.ports())
 
 
 def rank_pcap(path: str, rank: int) -> Path:

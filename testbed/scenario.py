@@ -47,6 +47,7 @@ class TransportSection(Section):
 
     paths: int = _DEFAULT.paths
     entropies: list[int] | None = None
+    entropy_mask: int | None = None
     floor: int = _DEFAULT.floor
     selector: str = _DEFAULT.selector
     cc: str = str(_DEFAULT.control)
@@ -70,7 +71,8 @@ class TransportSection(Section):
             raise ConfigError(f"cc = {self.cc!r}: {error}") from None
         return EndpointConfig(
             mtu=self.mtu, max_run=self.max_run, paths=self.paths,
-            entropies=None if self.entropies is None else tuple(self.entropies), floor=self.floor,
+            entropies=None if self.entropies is None else tuple(self.entropies), entropy_mask=self.entropy_mask,
+            floor=self.floor,
             selector=self.selector, control=self.cc, control_parameters=self.cc_parameters, window=self.window,
             sq_depth=self.sq_depth, rq_depth=self.rq_depth, inline=self.inline, retries=self.retries,
             rto_min=self.rto_min_us * US, ack_every=self.ack_every, icrc=self.icrc,
@@ -495,7 +497,7 @@ def _checked(settings: ScenarioFile, where: _Where) -> EndpointConfig:
             f"{where(('workload', 'depth'))}: workload.depth = {workload.depth}: at most transport.sq_depth = "
             f"{config.sq_depth} is allowed"
         )
-    paths = len(config.entropies) if config.entropies is not None else config.paths
+    paths = len(config.ports())
     for i, hole in enumerate(settings.faults.blackhole):
         here = where(("faults", "blackhole", i))
         if hole.path >= paths:

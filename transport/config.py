@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from cc.base import Control
-from transport import selectors
+from transport import entropy, selectors
 from transport.clock import MS, Time
-from transport.entropy import MAX_PATHS
 from transport.errors import ConfigError, NegotiationError
 from transport.nic.base import VERBS_MTUS, NicCaps
 from transport.wire import max_ack_bits, max_inline
@@ -30,18 +29,21 @@ class EndpointConfig:
     """Configuration of an endpoint. Out of range values raise ConfigError.
 
     mtu: payload bytes of a segment, a verbs MTU. max_run: segments of one send on one path (1 = spray per packet).
-    paths: source ports to spray over; entropies: these instead of automatic ones. floor: paths that stay usable
-    whatever happens, 0 for a quarter of them. selector, control, control_parameters: policy by name. window: data
-    segments that may be outstanding. sq_depth, rq_depth: work requests. max_rd_atomic: READs and atomics outstanding.
-    inline: largest SEND that travels inside its message, bytes. retries: timeouts in a row, backing off, before giving
-    up. rto_min: least retransmission timeout in picoseconds, 0 for 25 ms in real time and 20 base RTTs in virtual time.
-    ack_every: bytes that ask for an acknowledgement. icrc: whether bytes carry a checksum. cnp is left to the control.
+    paths: source ports to spray over; entropies: these instead of automatic ones;
+    entropy_mask: those that the bits of this mask enumerate from 0xC000 on (transport/entropy.py). floor: paths that
+    stay usable whatever happens, 0 for a quarter of them. selector, control, control_parameters: policy by name.
+    window: data segments that may be outstanding. sq_depth, rq_depth: work requests. max_rd_atomic: READs and atomics
+    outstanding. inline: largest SEND that travels inside its message, bytes. retries: timeouts in a row, backing off,
+    before giving up. rto_min: least retransmission timeout in picoseconds, 0 for 25 ms in real time and 20 base RTTs
+    in virtual time. ack_every: bytes that ask for an acknowledgement. icrc: whether bytes carry a checksum. cnp is
+    left to the control.
     """
 
     mtu: int = 4096
     max_run: int = 1
     paths: int = 16
     entropies: tuple[int, ...] | None = None
+    entropy_mask: int | None = None
     floor: int = 0
     selector: str = "pot"
     control: str | type[Control] = "dctcp"
@@ -59,8 +61,7 @@ class EndpointConfig:
     def __post_init__(self) -> None:
         if type(self.mtu) is not int or self.mtu not in VERBS_MTUS:
             raise ConfigError(f"mtu = {self.mtu!r}: allowed are the verbs MTUs {', '.join(map(str, VERBS_MTUS))}")
-        count = len(self.entropies) if self.entropies is not None else self.paths
-        _check("paths", count, 1, MAX_PATHS)
+        count = len(self.ports())
         _check("max_run", self.max_run, 1, 1024)
         _check("floor", self.floor, 0, count)
         _check("window", self.window, 16, 32768)
@@ -78,6 +79,17 @@ class EndpointConfig:
         ):
             raise ConfigError(f"control = {self.control!r}: a name, or a subclass of cc.base.Control, is allowed")
         selectors.check(self.selector)
+
+    def ports(self) -> list[int]:
+        """The source ports to spray over, by path number. Automatic ones are the same at every endpoint, so that an
+        answer can leave by the port its question came by without a socket more."""
+        if self.entropies is not None and self.entropy_mask is not None:
+            raise ConfigError("entropies and entropy_mask: only one of the two is allowed")
+        if self.entropies is not None:
+            return entropy.explicit(self.entropies)
+        if self.entropy_mask is not None:
+            return entropy.generated(self.entropy_mask)
+        return entropy.automatic(self.paths)
 
     def least_rto(self, caps: NicCaps) -> Time:
         """The least retransmission timeout on this Nic, picoseconds."""

@@ -12,7 +12,6 @@ cdef class Connection(Source):
     cdef public object parameters
     cdef public object state
     cdef public long long qpn
-    cdef public long long peer_index
     cdef public object error
     cdef public object datagrams
     cdef public Channel channel

@@ -71,7 +71,6 @@ class Connection(Source):
         self.parameters = parameters
         self.state = State.INIT
         self.qpn = context.qpn
-        self.peer_index = -1
         self.error = ""
         self.datagrams: deque[Packet] = deque()
         dsn, csn = first
@@ -108,7 +107,7 @@ class Connection(Source):
         context.control = registry.make(chosen, config.control_parameters, environment)
         context.peer_address = bytes.fromhex(remote.address)
         peer = self.endpoint.peer(context.peer_address)
-        self.endpoint.attach(peer, self)
+        peer.users += 1
         context.peer = peer
         context.paths = peer.paths
         context.generation = peer.paths.generation
@@ -234,7 +233,7 @@ class Connection(Source):
             idle = self.sender.flow.oldest is None
             data: cython.longlong = self.sender.transmit(now, out, limit - sent)
             if idle and data > 0:
-                self.context.peer.activity(now)
+                self.context.peer.activity(now, self)
             sent += data
             if self.responder.pending and not self.sender.responding():
                 self.endpoint.deferred.append(self.responder)
@@ -319,6 +318,7 @@ class Connection(Source):
             return
         self.error = self._describe(cause)
         self._move(State.ERR)
+        self.context.peer.leave(self)
         works = list(self.sender.queue)
         self.sender.queue.clear()
         for work in works:
@@ -405,7 +405,7 @@ class Connection(Source):
                 counters.dropped_bad_ack += 1
                 return
             if self.sender.flow.oldest is not None:  # data flows; an answer to a keep-alive is none
-                self.context.peer.activity(now)
+                self.context.peer.activity(now, self)
             self.context.wake()
         elif isinstance(control, Probe):
             answer = self.context.packet(DATAGRAM, control.entropy, 1)

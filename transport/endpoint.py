@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import cython
 
-from transport import entropy
 from transport.clock import Time
 from transport.completion import Completion
 from transport.config import PROTOCOL_VERSION, ConnectionParameters, EndpointConfig
@@ -48,7 +47,7 @@ class Endpoint:
         self.address = address
         self.caps = caps
         self.rng = rng
-        self.entropies = entropy.explicit(config.entropies) if config.entropies else entropy.automatic(config.paths)
+        self.entropies = config.ports()
         if len(self.entropies) > caps.max_entropies:
             raise ConfigError(
                 f"paths = {len(self.entropies)}: this Nic sends from at most {caps.max_entropies} source ports"
@@ -104,19 +103,13 @@ class Endpoint:
             self.peers[address] = peer
         return peer
 
-    def attach(self, peer: Peer, connection: Connection) -> None:
-        connection.peer_index = len(peer.connections)
-        peer.connections.append(connection)
-
     def forget(self, connection: Connection) -> None:
         """A queue pair is gone. Its number rests until no packet of its time can be on its way any more."""
         peer = connection.context.peer
         if peer is not None:
-            last = peer.connections.pop()
-            if last is not connection:
-                peer.connections[connection.peer_index] = last
-                last.peer_index = connection.peer_index
-            if not peer.connections:
+            peer.leave(connection)
+            peer.users -= 1
+            if not peer.users:
                 self.peers.pop(peer.address, None)
         self.connections.put(connection.qpn, None)
         rest = 2 * (self.config.least_rto(self.caps) << min(self.config.retries + 1, 10))

@@ -151,8 +151,8 @@ class PathSet:
         return path.index
 
     def loss_delay(self, index: cython.longlong) -> cython.longlong:
-        """Picoseconds after which a packet on this path is late: `delay_bound`, and while the path has no sample at least
-        ten base round trips, since slow paths are the last to be sampled."""
+        """Picoseconds after which a packet on this path is late: `delay_bound`, and while the path has no sample at
+        least ten base round trips, since slow paths are the last to be sampled."""
         path: Path = self.paths[index]
         bound: cython.longlong = self.delay_bound(index)
         return bound if path.srtt > 0 else max(bound, _GENEROUS * self.base_rtt)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Peer(Source):
-    """One peer address. carrier: the connection whose queue pair probes are sent to (a probe needs none of its own)."""
+    """One peer address. carrier: the connection that data flowed on last; probes, which need no connection of their
+    own, go to its queue pair. users: connections to this peer."""
 
     def __init__(
         self, name: str, address: bytes, entropies: Sequence[int], selector: str, base_rtt: int, floor: int,
@@ -38,16 +39,23 @@ class Peer(Source):
         self.prober = Prober(self.paths, rng)
         self.timers = timers
         self.ready = ready
-        self.connections: list[Connection] = []
+        self.carrier: Connection | None = None
+        self.users = 0
 
-    def activity(self, now: cython.longlong) -> None:
-        """Data is flowing to this peer: its paths are worth probing."""
+    def activity(self, now: cython.longlong, connection: Connection) -> None:
+        """Data is flowing to this peer on `connection`: its paths are worth probing."""
+        self.carrier = connection
         if self.prober.activity(now) and not self.queued:
             self.queued = True
             self.ready.append(self)
         due: cython.longlong = self.prober.next_timeout()
         if due < self.deadline:
             self.timers.arm(self, due)
+
+    def leave(self, connection: Connection) -> None:
+        """`connection` carries no probes any more."""
+        if self.carrier is connection:
+            self.carrier = None
 
     def expire(self, now: cython.longlong) -> None:
         self.prober.handle_timeout(now)
@@ -58,11 +66,11 @@ class Peer(Source):
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
         """Send the probes that are due, in the data class: they must meet what data meets."""
         index: cython.longlong
-        while self.connections and limit > 0:
+        while self.carrier is not None and limit > 0:
             index = self.prober.poll(now)
             if index < 0:
                 break
-            connection = self.connections[0]
+            connection = self.carrier
             path = self.paths.paths[index]
             packet = connection.context.packet(DATAGRAM, path.entropy, 1)
             packet.control = Probe(self.prober.sent(now, index), path.entropy)
@@ -72,7 +80,7 @@ class Peer(Source):
             out.append(packet)
             limit -= 1
         due: cython.longlong = self.prober.next_timeout()
-        self.timers.arm(self, due if self.connections else NEVER)
+        self.timers.arm(self, due if self.carrier is not None else NEVER)
         return False
 
     def probe_reply(self, now: cython.longlong, reply: ProbeReply) -> bool:
