@@ -50,10 +50,8 @@ class Driver:
             endpoint.handle_timeout(now)
         if not self.unsent:
             self.unsent = endpoint.poll_transmit(now, _BATCH)
-        sent = 0
-        if self.unsent:
-            sent = nic.send(self.unsent)
-            del self.unsent[:sent]
+        sent = nic.send(self.unsent)  # also when empty: the Nic may hold the rest of a run
+        del self.unsent[:sent]
         return bool(packets) or sent > 0
 
     def _completions(self) -> list[Completion]:

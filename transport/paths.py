@@ -127,6 +127,7 @@ class PathSet:
         self.aside: dict[int, Path] = {}  # SUSPECT and not usable
         self.recent: list[int] = []  # the latest samples, oldest first
         self.sorted: list[int] = []  # the same, by size
+        selector.bind(self.paths)
         for path in self.paths:
             self._include(path)
 

@@ -8,6 +8,8 @@ cdef class Prober:
     cdef public dict recovering
     cdef public list schedule
     cdef public bint witness
+    cdef public long long silences
+    cdef public long long silent_at
     cdef public long long pointer
     cdef public long long active_until
     cdef public long long next_at

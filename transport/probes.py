@@ -40,6 +40,8 @@ _WALK_RTTS = 4
 _WALK_STEP = 8
 #: Without data for this many round trips, probing stops.
 _ACTIVE_RTTS = 64
+#: Probing a silent peer slows down: the pause doubles with every eight failures, this often.
+_LONGEST_HUSH = 9
 #: Replies in a row that bring a path back.
 _RECOVERY = 2
 #: Back-off of a BAD path, doubling from the first to the last, in round trips.
@@ -78,6 +80,8 @@ class Prober:
         self.recovering: dict[int, Recovering] = {}  # by path index
         self.schedule: list[tuple[int, int]] = []  # heap of (time, path index); stale if not the Recovering's `at`
         self.witness = False
+        self.silences = 0  # failures in a row while the peer as a whole was silent
+        self.silent_at = -NEVER
         self.pointer = 0
         self.active_until = -NEVER
         self.next_at = -NEVER
@@ -127,7 +131,9 @@ class Prober:
         paths = self.paths
         if now < self.next_at:
             return -1
-        self.next_at = now + max(1, self._rtt() // _PER_RTT)
+        if paths.heard_at > self.silent_at:
+            self.silences = 0
+        self.next_at = now + (max(1, self._rtt() // _PER_RTT) << min(self.silences // _PER_RTT, _LONGEST_HUSH))
         if now > self.active_until or len(self.deadlines) >= _MAX_OUTSTANDING:
             return -1
         while paths.wanting:
@@ -237,6 +243,8 @@ class Prober:
             paths.doubted(now, probe.index)
         elif path.state == SUSPECT:
             if silence:
+                self.silences += 1
+                self.silent_at = now
                 self.witness = True
                 path.tried -= 1
                 paths.want_probe(path)

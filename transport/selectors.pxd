@@ -2,6 +2,7 @@ from transport.path cimport Path
 
 cdef class Selector:
     cdef public bint steers
+    cdef public list paths
     cpdef long long choose(self, object usable, object rng, long long now, long long flow)
     cpdef object on_delivered(self, Path path, long long marked)
     cpdef object on_timeout(self, long long now, long long rtt)

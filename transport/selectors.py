@@ -32,6 +32,11 @@ class Selector:
 
     def __init__(self) -> None:
         self.steers = True
+        self.paths: Paths = []
+
+    def bind(self, paths: Paths) -> None:
+        """All paths of the peer, usable or not, by index; told once."""
+        self.paths = paths
 
     def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
         """A place in `usable`, which is never empty. flow: a stable random number of the connection."""
@@ -45,8 +50,8 @@ class Selector:
 
 
 class Single(Selector):
-    """One path for each connection, by its flow number: what ECMP does to a connection with one source port. It moves
-    only when the set of usable paths changes."""
+    """One path for each connection, by its flow number: what ECMP does to a connection with one source port. A flow
+    moves only while its own path cannot be used."""
 
     name = "single"
 
@@ -55,6 +60,15 @@ class Single(Selector):
         self.steers = False
 
     def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
+        path: Path
+        count: cython.longlong = len(self.paths)
+        draw: cython.longlong = flow
+        for _ in range(8):
+            path = self.paths[draw % count]
+            if path.usable >= 0:
+                return path.usable
+            # Any fixed shuffle of all bits: the flow comes back when its path does.
+            draw = ((draw ^ draw >> 13) * 1103515245 + 12345) >> 5 & 0x7FFFFFFF
         return flow % len(usable)
 
 

@@ -140,6 +140,20 @@ def test_a_peer_that_is_silent_as_a_whole_evicts_nothing():
     assert bench.state(3) in (BAD, PROBING)
 
 
+def test_a_silent_peer_is_probed_ever_more_rarely_and_at_once_again_when_it_is_heard():
+    bench = Bench()
+    bench.dead = set(range(8))
+    bench.paths.suspected(bench.now, 3)
+    bench.run(1000)
+    counts = [len([at for at, _ in bench.log if begin <= at / RTT < begin + 100]) for begin in range(0, 1000, 100)]
+    assert counts[0] > 20
+    assert counts[0] > 2 * counts[4]
+    assert counts[9] <= 10
+    bench.dead, bench.busy = {3}, set(range(8)) - {3}
+    bench.run(400)
+    assert bench.state(3) in (BAD, PROBING)
+
+
 def test_a_witness_is_asked_when_no_data_tells_whether_the_peer_lives():
     bench = Bench()
     bench.run(4)

@@ -56,6 +56,8 @@ def test_an_unknown_selector_is_refused_with_the_known_ones(name):
 def test_any_choice_is_a_place_in_the_list_and_depends_on_nothing_but_what_is_handed_in(name, count, flow, now, seed):
     first, second = selectors.make(name), selectors.make(name)
     paths, one, two = healthy(count), random.Random(seed), random.Random(seed)
+    first.bind(paths)
+    second.bind(paths)
     for _ in range(20):
         place = first.choose(paths, one, now, flow)
         assert 0 <= place < count
@@ -67,7 +69,9 @@ def test_any_choice_is_a_place_in_the_list_and_depends_on_nothing_but_what_is_ha
 @pytest.mark.parametrize(("name", "draws"), [("single", 0), ("round_robin", 0), ("random", 1), ("pot", 1), ("reps", 1)])
 def test_randomness_comes_from_the_generator_handed_in(name, draws):
     tape = Tape(1)
-    selectors.make(name).choose(healthy(8), tape, 0, 5)
+    selector, paths = selectors.make(name), healthy(8)
+    selector.bind(paths)
+    selector.choose(paths, tape, 0, 5)
     assert tape.draws == draws
 
 
@@ -87,9 +91,24 @@ def test_round_robin_goes_on_when_the_list_has_shrunk():
 
 def test_single_stays_on_one_path_for_each_flow():
     selector, paths, rng = selectors.make("single"), healthy(16), random.Random(1)
+    selector.bind(paths)
     chosen = {flow: {selector.choose(paths, rng, now, flow) for now in range(50)} for flow in range(64)}
     assert all(len(places) == 1 for places in chosen.values())
     assert len(set.union(*chosen.values())) == 16
+
+
+def test_single_moves_no_flow_but_those_of_the_path_that_is_out():
+    selector, paths, rng = selectors.make("single"), healthy(16), random.Random(1)
+    selector.bind(paths)
+    before = {flow: paths[selector.choose(paths, rng, 0, flow)] for flow in range(1000)}
+    out, usable = paths[3], [path for path in paths if path.index != 3]
+    out.usable = -1
+    for place, path in enumerate(usable):
+        path.usable = place
+    after = {flow: usable[selector.choose(usable, rng, 0, flow)] for flow in range(1000)}
+    moved = {flow for flow in before if before[flow] is not after[flow]}
+    assert moved == {flow for flow in before if before[flow] is out}
+    assert len({after[flow].index for flow in moved}) > 3
 
 
 def test_random_takes_all_paths_alike():
