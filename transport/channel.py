@@ -198,7 +198,11 @@ class Channel:
 
     def _packet(self, now: cython.longlong, item: Reliable) -> Packet:
         context = self.context
-        item.path = context.paths.select(now, context.flow, item.path)
+        last: cython.longlong = context.last_path
+        if item.copies or last < 0 or context.paths.paths[last].usable < 0:
+            item.path = context.paths.select(now, context.flow, item.path)
+        else:  # by the path of the latest data: a Nic sends both at once
+            item.path = last
         packet = context.packet(CONTROL, context.paths.paths[item.path].entropy, 1)
         packet.seq = item.sequence & 0xFFFFFFFF
         packet.control = item.control

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Status(IntEnum):
@@ -35,8 +35,7 @@ class Opcode(IntEnum):
     RECV_RDMA_WITH_IMM = 129
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """One work completion. byte_len: bytes received or read; imm: the immediate, None where there is none; value: what
     an atomic found; error: for a status other than SUCCESS, a text that names peer, path and cause."""
 

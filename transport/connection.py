@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from transport.endpoint import Endpoint
 
 _EXPOSED = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+#: By number: calling the enumeration costs ten times as much.
+_OPCODES = {int(opcode): opcode for opcode in Opcode}
 _KIND_MESSAGE = 0
 _KIND_REQUEST = 1
 _KIND_CONNECTION = 2
@@ -228,16 +230,17 @@ class Connection(Source):
             sent += 1
         if self.state != State.ERR:
             self.receiver.advertise()
-        # Data first: beginning a message posts its MSG, which then leaves in the same turn.
+        # Beginning a message posts its MSG. It leaves before the message's data, whose end asks for the ACK of both.
+        data: Packets = []
         if sent < limit and (self.state == State.RTS or self.state == State.SQD):
             idle = self.sender.flow.oldest is None
-            data: cython.longlong = self.sender.transmit(now, out, limit - sent)
-            if idle and data > 0:
+            sent += self.sender.transmit(now, data, limit - sent)
+            if idle and data:
                 self.context.peer.activity(now, self)
-            sent += data
             if self.responder.pending and not self.sender.responding():
                 self.endpoint.deferred.append(self.responder)
         sent += self.channel.transmit(now, out, max(1, limit - sent))
+        out.extend(data)
         if self.closing and self.state == State.SQD:
             self._progress_close(now)
         self._rearm(now)
@@ -270,7 +273,7 @@ class Connection(Source):
 
     def complete_send(self, work: Work, status: Status, error: str) -> None:
         byte_len = work.length if work.opcode == Opcode.RDMA_READ and status == Status.SUCCESS else 0
-        self._complete(work.wr_id, status, Opcode(work.opcode), byte_len, None, work.value, error)
+        self._complete(work.wr_id, status, _OPCODES[work.opcode], byte_len, None, work.value, error)
 
     def complete_receive(
         self, receive: PostedReceive, status: Status, opcode: Opcode, imm: int | None, error: str

@@ -39,6 +39,7 @@ cdef class Context:
     cdef public long long base_rtt
     cdef public long long rto_min
     cdef public long long generation
+    cdef public long long last_path
     cpdef Packet packet(self, int kind, long long entropy, long long count)
     cpdef object wake(self)
     cpdef long long round_trip(self)

@@ -26,7 +26,8 @@ class Context:
     """Shared state of one connection; policy-free, every field is public.
 
     tag_out, tag_in: verification tags of the control payloads sent and expected. flow: the connection's own random
-    number (selectors). generation: the path set the control last knew. Times are picoseconds.
+    number (selectors). generation: the path set the control last knew;
+    last_path: index of the path of the latest data, -1 before any. Times are picoseconds.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Context:
         self.base_rtt = 0
         self.rto_min = 0
         self.generation = 0
+        self.last_path = -1
 
     def packet(self, kind: cython.int, entropy: cython.longlong, count: cython.longlong) -> Packet:
         """A new packet to the peer, by `entropy`, with `count` fresh PSNs. Control packets get their class and tag."""

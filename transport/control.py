@@ -2,7 +2,8 @@
 they
 are.
 
-Records are never changed after they were sent. Sequence numbers in them are as on the wire: 32 bits.
+Records are never changed after they were made; they are not frozen dataclasses only because those cost 2 us each to
+make. Sequence numbers in them are as on the wire: 32 bits.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ ACK_FIELDS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Msg:
     """A message the ledger must deliver. number: the receive it consumes (or, for OP_READ_RESPONSE, the read it
     answers); first, count: its DSNs; length: bytes; inline: the payload itself when the message has no DSNs."""
@@ -86,7 +87,7 @@ class Msg:
     inline: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Receive:
     """One posted receive inside a RecvAdvert: a single-use key to its buffer."""
 
@@ -95,7 +96,7 @@ class Receive:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RecvAdvert:
     """Receives `number`, `number + 1`, ... of the sender of this packet are posted."""
 
@@ -103,7 +104,7 @@ class RecvAdvert:
     receives: tuple[Receive, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ReadReq:
     """Write `length` bytes from (rkey, address) of the responder to (reply_rkey, reply_address) of the requester, once
     everything below `edge`, the requester's DSN when it posted this, has arrived."""
@@ -117,7 +118,7 @@ class ReadReq:
     reply_address: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Atomic:
     """FETCH_ADD adds `operand`; CMP_SWAP stores `operand` if the value equals `compare`. 8 aligned bytes in
     host order."""
@@ -131,7 +132,7 @@ class Atomic:
     compare: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AtomicReply:
     """The value before atomic `number`."""
 
@@ -139,7 +140,7 @@ class AtomicReply:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Terminate:
     """The sender of this packet has gone to ERR. status: a completion status; number: the message, read or atomic that
     caused it; kind: 0 message, 1 read or atomic, 2 the connection."""
@@ -149,7 +150,7 @@ class Terminate:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Close:
     """No sequence number at or above these will ever be used by the sender of this packet."""
 
@@ -157,7 +158,7 @@ class Close:
     final_csn: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Retire:
     """The path's queue pair `qpn` is dead at the sender; destroy yours and answer. For Nics that place by
     themselves."""
@@ -166,7 +167,7 @@ class Retire:
     qpn: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Retired:
     """Answer to Retire: nothing of `qpn` will be placed any more; `new_qpn` takes over the path."""
 
@@ -175,7 +176,7 @@ class Retired:
     new_qpn: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Nack:
     """A switch trimmed the payload of DSN `seq`, which came by `entropy`."""
 
@@ -184,7 +185,7 @@ class Nack:
     entropy: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Reject:
     """Data packet `seq` was refused: a completion status says why. Changes nothing at its sender, the responder."""
 
@@ -194,7 +195,7 @@ class Reject:
     status: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Probe:
     """Asks for a reply to measure the round trip of the path `entropy`."""
 
@@ -202,7 +203,7 @@ class Probe:
     entropy: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ProbeReply:
     """hold: picoseconds between the probe's arrival and this reply; marked: the probe came with CE."""
 
@@ -212,14 +213,14 @@ class ProbeReply:
     marked: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Demand:
     """Cumulative bytes the sender ever wanted to send, retransmissions included."""
 
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Credit:
     """Cumulative bytes the receiver ever granted."""
 

@@ -12,9 +12,14 @@ _BATCH = 64
 
 
 class Driver:
-    """Moves packets and time between `endpoint` and `nic`."""
+    """Moves packets and time between `endpoint` and `nic`.
 
-    def __init__(self, endpoint: Endpoint, nic: Nic) -> None:
+    low_latency: `step` returns as soon as a completion is there, before anything is sent, so that an answer of the
+    application leaves in one batch with the acknowledgement. For callers that call `step` again at once.
+    """
+
+    def __init__(self, endpoint: Endpoint, nic: Nic, low_latency: bool = False) -> None:
+        self.low_latency = low_latency
         self.endpoint = endpoint
         self.nic = nic
         self.unsent: list[Packet] = []
@@ -24,8 +29,7 @@ class Driver:
 
     def step(self, block_until: Time | None = 0) -> list[Completion]:
         """Receive, let time pass, transmit; if that did nothing, wait for a packet, a timeout, or `block_until` (None:
-        no
-        limit). Returns the completions that are due."""
+        no limit). Returns the completions that are due."""
         busy = self._turn()
         completions = self._completions()
         if not busy and not completions and block_until != 0:
@@ -48,6 +52,8 @@ class Driver:
             endpoint.receive(packet, now)
         if endpoint.poll_timeout() <= now:
             endpoint.handle_timeout(now)
+        if self.low_latency and endpoint.completions:
+            return True
         if not self.unsent:
             self.unsent = endpoint.poll_transmit(now, _BATCH)
         sent = nic.send(self.unsent)  # also when empty: the Nic may hold the rest of a run

@@ -35,7 +35,7 @@ _VOLLEY = 5
 _PATIENCE = 5
 #: A path that heard nothing for this many round trips is probed while data flows, one path every so many round trips.
 _SILENT_RTTS = 16
-_WALK_RTTS = 4
+_WALK_RTTS = 16
 #: Paths looked at in one step of that walk.
 _WALK_STEP = 8
 #: Without data for this many round trips, probing stops.

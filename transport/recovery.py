@@ -108,6 +108,7 @@ class Recovery:
             self._tell_control(now, signal)
             self.detect(now, newest.subflow)
         if self.channel.outstanding:
+            self.channel.newest_acked = max(self.channel.newest_acked, self.newest_acked)
             self.channel.detect(now)
         return True
 

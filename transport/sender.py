@@ -172,7 +172,7 @@ class Sender:
                     self.current.number, OP_READ_RESPONSE, self.current.first & 0xFFFFFFFF, self.current.count,
                     self.current.length,
                 ),
-                self.current, ask=True,
+                self.current,
             )  # fmt: skip
             return True
         if not self.unsent:
@@ -234,7 +234,7 @@ class Sender:
             work.waiting += 1
             self._number(work)
             self.current = work
-            self.channel.post(Msg(wire, OP_WRITE_IMM, first, work.count, work.length, work.imm), work, ask=True)
+            self.channel.post(Msg(wire, OP_WRITE_IMM, first, work.count, work.length, work.imm), work)
             return True
         op = OP_SEND_IMM if work.has_imm else OP_SEND
         if work.length > receive.length:  # the receiver raises LOC_LEN_ERR (protocol rule 9)
@@ -263,7 +263,7 @@ class Sender:
         work.address = receive.address
         self._number(work)
         self.current = work
-        self.channel.post(Msg(wire, op, first, work.count, work.length, work.imm), work, ask=True)
+        self.channel.post(Msg(wire, op, first, work.count, work.length, work.imm), work)
         return True
 
     def _number(self, work: Work) -> None:
@@ -298,6 +298,7 @@ class Sender:
         if self.in_flight == 0 and self.last_sent_at > -NEVER and now - self.last_sent_at > context.rto():
             context.control.on_idle(now, now - self.last_sent_at)
         path: cython.longlong = context.paths.select(now, context.flow, -1)
+        context.last_path = path
         send = self._track(now, work, self.next, count, path, 1)
         self.next += count
         work.sent += count

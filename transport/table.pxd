@@ -1,6 +1,6 @@
 cdef class Table:
     cdef object rng
-    cdef long long limit
+    cdef long long bits
     cdef long long used
     cdef long long mask
     cdef long long[::1] numbers

@@ -21,7 +21,7 @@ class Table:
 
     def __init__(self, rng: random.Random, limit: int) -> None:
         self.rng = rng
-        self.limit = limit
+        self.bits = limit.bit_length() - 1
         self.used = 0
         self.mask = 15
         self.numbers = array("q", [-1]) * 16
@@ -43,9 +43,9 @@ class Table:
         if 2 * (self.used + 1) > self.mask + 1:
             self._grow()
         while True:
-            number = self.rng.randrange(2, self.limit)
+            number = self.rng.getrandbits(self.bits)
             slot = number & self.mask
-            if self.numbers[slot] == -1:
+            if self.numbers[slot] == -1 and number > 1:
                 self.numbers[slot] = number
                 self.items[slot] = item
                 self.used += 1

@@ -40,7 +40,7 @@ class Side:
         try:
             endpoint = Endpoint(config, self.nic.address, self.nic.caps, random.Random(f"{plan.seed} perf {who}"))
             self.endpoint = endpoint
-            self.driver = Driver(endpoint, self.nic)
+            self.driver = Driver(endpoint, self.nic, low_latency=plan.latency)
             domain = endpoint.protection_domain()
             largest = max(plan.sizes)
             now = self.driver.now()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import ALICE, CAPS, Pair, Wire
+from tests.helpers import ALICE, CAPS, Pair, Wire, data_packets
 from transport import selectors
 from transport.clock import NEVER, US
 from transport.completion import Status
@@ -462,11 +462,14 @@ def path_events(pair: Pair) -> list[PathEvent]:
 @pytest.mark.parametrize("start", [0, 300 * US], ids=["from_birth", "midway"])
 @pytest.mark.parametrize("selector", selectors.names())
 def test_a_dead_path_is_evicted_within_a_timeout_and_readmitted_when_it_has_healed(selector, start, run):
-    paths = 8 if selector == "reps" else 32  # reps keeps to the few paths that it recycles
-    pair = Pair(7, paths=paths, selector=selector, max_run=run)
-    ours = stream(pair, 700)
-    # `single` sprays nothing: the path that dies must be the flow's own.
-    dead = pair.alice.endpoint.entropies[ours.context.flow % paths if selector == "single" else 5]
+    # The path that dies must be one in use: single has one a flow, reps keeps to the few that it recycles.
+    rehearsal = Pair(7, paths=32, selector=selector, max_run=run)
+    stream(rehearsal, 700)
+    begin = rehearsal.now + start
+    rehearsal.drive(lambda: rehearsal.now >= begin and bool(data_packets(rehearsal.sent)))
+    dead = data_packets(rehearsal.sent)[-1].entropy
+    pair = Pair(7, paths=32, selector=selector, max_run=run)
+    stream(pair, 700)
     healed = pair.now + start + 400 * US
     swallowed = black_hole(pair, dead, start, start + 400 * US)
     pair.drive_messages(700)
