@@ -1,4 +1,5 @@
 from transport.channel cimport Channel
+from transport.closing cimport Closing
 from transport.context cimport Context
 from transport.packet cimport Packet
 from transport.receiver cimport Receiver
@@ -19,12 +20,7 @@ cdef class Connection(Source):
     cdef public Receiver receiver
     cdef public Recovery recovery
     cdef public object responder
-    cdef public bint closing
-    cdef public bint close_sent
-    cdef public bint tombstone
-    cdef public long long close_mark
-    cdef public object peer_close
-    cdef public long long linger_until
+    cdef public Closing closing
     cdef public long long active_at
     cpdef object receive(self, long long now, Packet packet)
-    cdef object _rearm(self, long long now)
+    cpdef object rearm(self, long long now)

@@ -13,8 +13,10 @@ import cython
 
 from cc import registry
 from cc.base import Environment
+from transport import requests
 from transport.channel import Channel, Reliable
 from transport.clock import NEVER, US
+from transport.closing import Closing
 from transport.completion import Completion, Opcode, Status
 from transport.config import ConnectionParameters, negotiate
 from transport.context import Context
@@ -35,7 +37,7 @@ from transport.control import (
 from transport.errors import ConfigError, LocalProtocolError
 from transport.ledger import Ledger
 from transport.packet import CE, CONTROL, DATA, DATAGRAM, Packet, Packets
-from transport.placement import MAX_LENGTH, Access, as_view
+from transport.placement import Access
 from transport.receiver import Receiver
 from transport.recovery import Recovery
 from transport.responder import Responder
@@ -81,12 +83,7 @@ class Connection(Source):
         self.recovery = Recovery(context, self.sender, self.channel, self)
         self.receiver = Receiver(context, self.channel, Ledger(0, 1), self)
         self.responder = Responder(context, self.channel, self.receiver.ledger, self.sender, self)
-        self.closing = False
-        self.close_sent = False
-        self.tombstone = False
-        self.close_mark = 0
-        self.peer_close: Close | None = None
-        self.linger_until = NEVER
+        self.closing = Closing(self)
         self.active_at = 0
 
     # Setting up
@@ -139,35 +136,35 @@ class Connection(Source):
         self, now: int, wr_id: int, data: Buffer | int, remote_address: int, rkey: int, imm: int | None = None
     ) -> None:
         """RDMA WRITE, WITH IMM if `imm` is given. An int as `data` stands for that many phantom bytes."""
-        work = self._work(wr_id, Opcode.RDMA_WRITE, data, imm)
-        _aim(work, remote_address, rkey)
+        work = requests.make(wr_id, Opcode.RDMA_WRITE, data, imm)
+        requests.aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_send(self, now: int, wr_id: int, data: Buffer | int, imm: int | None = None) -> None:
         """SEND into the peer's next posted receive; waits for one."""
-        self._post(now, self._work(wr_id, Opcode.SEND, data, imm))
+        self._post(now, requests.make(wr_id, Opcode.SEND, data, imm))
 
     def post_read(self, now: int, wr_id: int, buffer: Buffer | int, remote_address: int, rkey: int) -> None:
         """RDMA READ into `buffer`, all of it."""
-        work = self._work(wr_id, Opcode.RDMA_READ, buffer, None)
+        work = requests.make(wr_id, Opcode.RDMA_READ, buffer, None)
         if work.data is not None and work.length and work.data.readonly:
             raise ConfigError("buffer is read-only: a READ writes to it")
-        _aim(work, remote_address, rkey)
+        requests.aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_fetch_add(self, now: int, wr_id: int, remote_address: int, rkey: int, add: int) -> None:
         """Add to 8 remote bytes; the completion's `value` is what was there before."""
-        work = self._work(wr_id, Opcode.FETCH_ADD, 8, None)
-        work.operand = _check_u64("add", add)
-        _aim(work, remote_address, rkey)
+        work = requests.make(wr_id, Opcode.FETCH_ADD, 8, None)
+        work.operand = requests.check_u64("add", add)
+        requests.aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_cmp_swap(self, now: int, wr_id: int, remote_address: int, rkey: int, compare: int, swap: int) -> None:
         """Store `swap` in 8 remote bytes if they equal `compare`; the completion's `value` is what was there before."""
-        work = self._work(wr_id, Opcode.COMP_SWAP, 8, None)
-        work.operand = _check_u64("swap", swap)
-        work.compare = _check_u64("compare", compare)
-        _aim(work, remote_address, rkey)
+        work = requests.make(wr_id, Opcode.COMP_SWAP, 8, None)
+        work.operand = requests.check_u64("swap", swap)
+        work.compare = requests.check_u64("compare", compare)
+        requests.aim(work, remote_address, rkey)
         self._post(now, work)
 
     def post_recv(self, now: int, wr_id: int, buffer: Buffer | int) -> None:
@@ -185,12 +182,10 @@ class Connection(Source):
         """Finish what was posted, tell the peer, and free the queue pair. New requests are refused from now on."""
         if self.state == State.RTS:
             self._move(State.SQD)
-            self.closing = True
-            self.close_mark = self._closing_progress()
-            self.linger_until = now + self._give_up()
+            self.closing.begin(now)
             self.context.wake()
         elif self.state in (State.INIT, State.ERR):
-            self._destroy()
+            self.destroy()
 
     # The endpoint's side
 
@@ -219,7 +214,7 @@ class Connection(Source):
                 self._on_control(now, packet)
             else:
                 self._on_datagram(now, packet)
-        self._rearm(now)
+        self.rearm(now)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
         if self.state < State.RTR:
@@ -241,16 +236,16 @@ class Connection(Source):
                 self.endpoint.deferred.append(self.responder)
         sent += self.channel.transmit(now, out, max(1, limit - sent))
         out.extend(data)
-        if self.closing and self.state == State.SQD:
-            self._progress_close(now)
-        self._rearm(now)
+        if self.state == State.SQD:
+            self.closing.progress(now)
+        self.rearm(now)
         return sent >= limit
 
     def expire(self, now: cython.longlong) -> None:
         if self.state == State.RESET:
             return
-        if now >= self.linger_until:
-            self._linger_over(now)
+        if now >= self.closing.until:
+            self.closing.expire(now)
             return
         if self.receiver.ack_due <= now:
             self.receiver.ack_now = True
@@ -261,7 +256,7 @@ class Connection(Source):
             self.sender.release()
             self.receiver.ledger.release()
         self.context.wake()
-        self._rearm(now)
+        self.rearm(now)
 
     def send_datagram(self, packet: Packet) -> None:
         """Queue an unreliable answer; few are kept, a peer that asks faster loses them."""
@@ -282,12 +277,12 @@ class Connection(Source):
 
     def find_read(self, number: int) -> Work | None:
         """The outstanding READ or atomic with this number on the wire."""
-        sender = self.sender
-        return sender.reads.get(unwrap(number, sender.next_read))
+        starter = self.sender.starter
+        return starter.reads.get(unwrap(number, starter.next_read))
 
     def finish_read(self, work: Work) -> None:
         """The answer to a READ or atomic is complete."""
-        self.sender.reads.pop(work.number, None)
+        self.sender.starter.reads.pop(work.number, None)
         if work.region is not None:
             work.region.deregister()
         self.sender.finish(work)
@@ -310,16 +305,16 @@ class Connection(Source):
         self.receiver.queue.popleft()
         self.receiver.head += 1
         receive.region.deregister()
-        self.complete_receive(receive, Status.LOC_LEN_ERR, Opcode.RECV, None, self._describe(cause))
+        self.complete_receive(receive, Status.LOC_LEN_ERR, Opcode.RECV, None, self.describe(cause))
         self.fail(now, Status.WR_FLUSH_ERR, cause, None, answer)
 
     def fail(self, now: int, status: Status, cause: str, guilty: Work | None, answer: Terminate | None = None) -> None:
         """Go to ERR. `guilty` completes with `status`, the rest with WR_FLUSH_ERR; without a guilty one, all requests
-        complete with `status`. `answer` is sent to the peer if it may be alive."""
+        complete with `status`. `answer`, if any, tells the peer."""
         if self.state in (State.ERR, State.RESET):
             self.channel.abandon()
             return
-        self.error = self._describe(cause)
+        self.error = self.describe(cause)
         self._move(State.ERR)
         self.context.peer.leave(self)
         works = list(self.sender.queue)
@@ -332,12 +327,10 @@ class Connection(Source):
         self.responder.pending.clear()
         self.channel.abandon()
         # Who asked for the end does not ask twice: time for the peer to be told, then the queue pair is freed.
-        self.linger_until = now + 2 * self.context.rto() if self.closing else NEVER
-        if answer is None and status != Status.RETRY_EXC_ERR:
-            answer = Terminate(status, _KIND_CONNECTION, 0)
+        self.closing.until = now + 2 * self.context.rto() if self.closing.begun else NEVER
         if answer is not None:
             self.channel.post(answer, ask=True)
-        self._rearm(now)
+        self.rearm(now)
 
     # Control
 
@@ -360,7 +353,7 @@ class Connection(Source):
             return self.receiver.on_msg(now, control)
         if isinstance(control, RecvAdvert):
             self.context.wake()
-            return self.sender.advertised(control)
+            return self.sender.starter.advertised(control)
         if isinstance(control, (ReadReq, Atomic)):
             return self.responder.on_request(sequence, control)
         if isinstance(control, AtomicReply):
@@ -371,8 +364,8 @@ class Connection(Source):
             self.finish_read(work)
             return True
         if isinstance(control, Close):
-            self.peer_close = control
-            if not self.closing and self.state == State.RTS:
+            self.closing.peer_closed = True
+            if self.state == State.RTS:
                 self.close(now)
             self.context.wake()
             return True
@@ -392,12 +385,7 @@ class Connection(Source):
                 if work.number >= 0 and work.opcode in _MESSAGES and work.number & 0xFFFFFFFF == notice.number:
                     guilty = work
         cause = f"the peer terminated with {status.name}"
-        if guilty is None:
-            self.fail(now, Status.WR_FLUSH_ERR, cause, None, None)
-            self.channel.waiting.clear()
-        else:
-            self.fail(now, status, cause, guilty, None)
-            self.channel.waiting.clear()
+        self.fail(now, Status.WR_FLUSH_ERR if guilty is None else status, cause, guilty)
 
     def _on_datagram(self, now: int, packet: Packet) -> None:
         control = packet.control
@@ -436,7 +424,8 @@ class Connection(Source):
         address = work.address + (dsn - work.first) * self.context.segment
         if work.response or work.rkey != notice.rkey or address != notice.address:
             return
-        self.fail(now, Status.REM_ACCESS_ERR, "the peer refused key, right or bounds of a write", work)
+        answer = Terminate(Status.REM_ACCESS_ERR, _KIND_CONNECTION, 0)
+        self.fail(now, Status.REM_ACCESS_ERR, "the peer refused key, right or bounds of a write", work, answer)
 
     def _control_acknowledged(self, now: int, item: Reliable) -> None:
         """A reliable control packet of ours has arrived."""
@@ -449,11 +438,11 @@ class Connection(Source):
 
     # Timers and the end
 
-    def _rearm(self, now: cython.longlong) -> None:
+    def rearm(self, now: cython.longlong) -> None:
         """One deadline for everything this connection waits for."""
         if self.state < State.RTR:
             return
-        due: cython.longlong = min(self.receiver.ack_due, self.linger_until)
+        due: cython.longlong = min(self.receiver.ack_due, self.closing.until)
         due = min(due, self.recovery.next_timeout(now))
         due = min(due, self.sender.paced_until(now))
         if due == NEVER:
@@ -480,36 +469,9 @@ class Connection(Source):
             return NEVER
         return max(self.active_at, self.recovery.heard_at, self.sender.last_sent_at) + 8 * self.context.rto()
 
-    def _give_up(self) -> int:
-        return self.context.rto() << min(self.context.config.retries + 1, 10)
-
-    def _progress_close(self, now: int) -> None:
-        if not self.close_sent and self.sender.idle() and not self.sender.queue:
-            self.close_sent = True
-            final = Close(self.sender.next & 0xFFFFFFFF, (self.channel.next + len(self.channel.waiting)) & 0xFFFFFFFF)
-            self.channel.post(final, ask=True)
-        elif self.close_sent and self.peer_close is not None and not self.channel.pending() and not self.tombstone:
-            self.tombstone = True
-            self.receiver.flush(self._describe("the connection was closed"))
-            self.linger_until = now + 2 * self.context.rto()  # repeats the last ACK for a while
-
-    def _closing_progress(self) -> int:
-        """Grows as long as closing gets on: data goes out or comes in, messages are delivered, requests complete."""
-        return self.sender.una + self.receiver.ledger.edge + self.receiver.head - len(self.sender.queue)
-
-    def _linger_over(self, now: int) -> None:
-        progress = self._closing_progress()
-        if self.state == State.SQD and not self.tombstone and progress != self.close_mark:
-            self.close_mark = progress
-            self.linger_until = now + self._give_up()
-            self._rearm(now)
-            return
-        if self.sender.queue:
-            self.fail(now, Status.WR_FLUSH_ERR, "the connection was closed before the request could be finished", None)
-        self._destroy()
-
-    def _destroy(self) -> None:
-        self.receiver.flush(self.error or self._describe("the connection was closed"))
+    def destroy(self) -> None:
+        """Free the queue pair: what is posted is flushed, its number rests."""
+        self.receiver.flush(self.error or self.describe("the connection was closed"))
         self.sender.abandon()
         self.channel.abandon()
         self._move(State.RESET)
@@ -520,7 +482,8 @@ class Connection(Source):
         check_transition(self.state, state)
         self.state = state
 
-    def _describe(self, cause: str) -> str:
+    def describe(self, cause: str) -> str:
+        """`cause` with peer and path, as the error of a completion."""
         peer = self.context.peer
         where = f"peer {peer.name}" if peer is not None else "no peer"
         send = self.sender.flow.oldest
@@ -530,22 +493,6 @@ class Connection(Source):
         elif self.channel.outstanding and self.context.paths is not None:
             path = f" path {self.context.paths.paths[self.channel.outstanding[0].path].entropy}"
         return f"{where} qpn {self.context.peer_qpn:#x}{path}: {cause}"
-
-    def _work(self, wr_id: int, opcode: Opcode, data: Buffer | int, imm: int | None) -> Work:
-        length = data if isinstance(data, int) else 0
-        view = None if isinstance(data, int) else as_view(data, "data")
-        if view is not None:
-            length = view.nbytes
-        if not 0 <= length <= MAX_LENGTH:
-            raise ConfigError(f"length = {length}: allowed are 0 to {MAX_LENGTH} bytes")
-        work = Work(wr_id, opcode, length)
-        work.data = view
-        if imm is not None:
-            if not 0 <= imm < 1 << 32:
-                raise ConfigError(f"imm = {imm}: allowed are 0 to {(1 << 32) - 1}")
-            work.imm = imm
-            work.has_imm = True
-        return work
 
     def _post(self, now: int, work: Work) -> None:
         if self.state not in POST_SEND:
@@ -566,20 +513,3 @@ class Connection(Source):
         else:
             self.context.counters.requests_failed += 1
         self.endpoint.completions.append(Completion(wr_id, status, opcode, self.qpn, byte_len, imm, value, error))
-
-
-def _check_u64(name: str, value: int) -> int:
-    if not 0 <= value < 1 << 64:
-        raise ConfigError(f"{name} = {value}: allowed are 0 to {(1 << 64) - 1}")
-    return value
-
-
-def _aim(work: Work, remote_address: int, rkey: int) -> None:
-    """Give `work` its remote memory; ConfigError for what does not fit a packet or would wrap at 2**64 (rule P4)."""
-    _check_u64("remote_address", remote_address)
-    if remote_address + work.length > 1 << 64:
-        raise ConfigError(f"remote_address = {remote_address}: {work.length} bytes from there go beyond 2**64")
-    if not 0 <= rkey < 1 << 32:
-        raise ConfigError(f"rkey = {rkey}: allowed are 0 to {(1 << 32) - 1}")
-    work.address = remote_address
-    work.rkey = rkey

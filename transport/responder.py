@@ -84,7 +84,7 @@ class Responder:
             if region.view is not None:
                 start = request.address - region.address
                 work.data = region.view[start : start + request.length]
-        self.sender.responses.append(work)
+        self.sender.starter.responses.append(work)
         self.context.wake()
         return True
 

@@ -2,6 +2,7 @@ from transport.channel cimport Channel, Reliable
 from transport.context cimport Context
 from transport.flight cimport Flow, Send, Subflow
 from transport.packet cimport Packet
+from transport.starter cimport Starter
 from transport.work cimport Work
 
 cdef class Sender:
@@ -9,8 +10,7 @@ cdef class Sender:
     cdef public Channel channel
     cdef public object connection
     cdef public object queue
-    cdef public object unsent
-    cdef public object responses
+    cdef public Starter starter
     cdef public Work current
     cdef public long long next
     cdef public long long una
@@ -22,17 +22,11 @@ cdef class Sender:
     cdef public Flow flow
     cdef public bint probe_tail
     cdef public bint window_limited
-    cdef public object adverts
-    cdef public dict early_adverts
-    cdef public long long next_advert
-    cdef public dict reads
-    cdef public long long next_read
     cdef public long long last_sent_at
     cpdef long long transmit(self, long long now, object out, long long limit)
     cpdef long long paced_until(self, long long now)
     cdef bint _window_open(self, long long size)
     cdef bint _paced_out(self, long long now)
-    cdef bint _start(self, long long now)
     cdef bint _readable(self, long long now, Work work)
     cdef bint _send_new(self, long long now, object out)
     cdef bint _retransmit(self, long long now, object out)

@@ -1,11 +1,8 @@
 """The sending half: the send queue, segmentation, and what is in flight.
 
-Work requests start one after the other and take their DSNs as they start, so a message is one range of DSNs. Every
-transmission is a Send (transport/flight.py); a ring that grows with what is outstanding maps a DSN to its latest one.
-READ
-responses of this side as a responder go first at message boundaries. What to retransmit, and when, is recovery's
-decision;
-how much may be out is the control's; this file only keeps both.
+Which request starts next is the starter's decision (transport/starter.py), what to retransmit and when is recovery's,
+how much may be out is the control's; this file keeps all three. Every transmission is a Send (transport/flight.py); a
+ring that grows with what is outstanding maps a DSN to its latest one.
 """
 
 from __future__ import annotations
@@ -17,26 +14,12 @@ import cython
 
 from transport.channel import Channel, Reliable
 from transport.clock import NEVER
-from transport.completion import Opcode, Status
+from transport.completion import Status
 from transport.context import Context
-from transport.control import (
-    CMP_SWAP,
-    FETCH_ADD,
-    OP_READ_RESPONSE,
-    OP_SEND,
-    OP_SEND_IMM,
-    OP_WRITE_IMM,
-    Atomic,
-    Msg,
-    ReadReq,
-    Receive,
-    RecvAdvert,
-)
 from transport.errors import QueueFullError
 from transport.flight import Flow, Send, Subflow
 from transport.packet import CLASS_DATA, DATA, ECT_0, Packet, Packets
-from transport.placement import Access
-from transport.sequence import unwrap
+from transport.starter import Starter
 from transport.work import Work
 
 if TYPE_CHECKING:
@@ -58,8 +41,7 @@ class Sender:
         self.channel = channel
         self.connection = connection
         self.queue: deque[Work] = deque()  # posted and not completed, in order
-        self.unsent: deque[Work] = deque()
-        self.responses: deque[Work] = deque()
+        self.starter = Starter(context, channel, self)
         self.current: Work | None = None
         self.next = first
         self.una = first
@@ -71,11 +53,6 @@ class Sender:
         self.flow = Flow()
         self.probe_tail = False
         self.window_limited = False
-        self.adverts: deque[tuple[int, Receive]] = deque()
-        self.early_adverts: dict[int, RecvAdvert] = {}
-        self.next_advert = 0
-        self.reads: dict[int, Work] = {}
-        self.next_read = 0
         self.last_sent_at = -NEVER
 
     # Posting
@@ -86,32 +63,17 @@ class Sender:
         if len(self.queue) >= depth:
             raise QueueFullError(f"send queue is full: {len(self.queue)} requests outstanding, sq_depth = {depth}")
         self.queue.append(work)
-        self.unsent.append(work)
+        self.starter.unsent.append(work)
 
     def idle(self) -> bool:
         """Nothing posted, nothing outstanding."""
         return (
             not self.queue
-            and not self.responses
+            and not self.starter.waiting()
             and self.current is None
             and self.flow.oldest is None
             and not self.missing
         )
-
-    def advertised(self, advert: RecvAdvert) -> bool:
-        """Take the peer's receives, in the order of their numbers. False if they were told before or lie absurdly far
-        ahead."""
-        if not advert.receives:  # a keep-alive
-            return True
-        number = unwrap(advert.number, self.next_advert)
-        if number < self.next_advert or len(self.early_adverts) >= 256:
-            return False
-        self.early_adverts[number] = advert
-        while (ready := self.early_adverts.pop(self.next_advert, None)) is not None:
-            for receive in ready.receives:
-                self.adverts.append((self.next_advert, receive))
-                self.next_advert += 1
-        return True
 
     # Transmission
 
@@ -127,7 +89,7 @@ class Sender:
                 return sent
             sent += 1
         while sent < limit:
-            if self.current is None and not self._start(now):
+            if self.current is None and not self.starter.start(now):
                 break
             if self.current is not None:
                 if not self._send_new(now, out):
@@ -140,17 +102,25 @@ class Sender:
         context = self.context
         if context.control.rate <= 0 or context.pacer.next_at <= now:
             return NEVER
-        if self.current is None and not self.missing and not self.unsent and not self.responses:
+        if self.current is None and not self.missing and not self.starter.waiting():
             return NEVER
         return context.pacer.next_at
 
     def has_more(self) -> bool:
         """More data is waiting behind what was just sent."""
-        return self.current is not None or bool(self.unsent) or bool(self.responses)
+        return self.current is not None or self.starter.waiting()
 
     def responding(self) -> bool:
         """A READ response has not been read out to its end."""
-        return bool(self.responses) or (self.current is not None and self.current.response)
+        return bool(self.starter.responses) or (self.current is not None and self.current.response)
+
+    def charge(self, now: int, size: int) -> bool:
+        """Take `size` bytes of the window for a control packet that rides the data class. False: it must wait."""
+        if not self._window_open(size) or self._paced_out(now):
+            return False
+        self.in_flight += size
+        self.context.pacer.spend(now, size, self.context.control.rate)
+        return True
 
     def _window_open(self, size: cython.longlong) -> cython.bint:
         if self.in_flight > 0 and self.in_flight + size > self.context.control.window:
@@ -161,112 +131,7 @@ class Sender:
     def _paced_out(self, now: cython.longlong) -> cython.bint:
         return self.context.control.rate > 0 and self.context.pacer.next_at > now
 
-    def _start(self, now: cython.longlong) -> cython.bint:
-        """Begin the next message. True if something was begun (with data to send: `current` is set)."""
-        work: Work
-        if self.responses:
-            self.current = self.responses.popleft()
-            self._number(self.current)
-            self.channel.post(
-                Msg(
-                    self.current.number, OP_READ_RESPONSE, self.current.first & 0xFFFFFFFF, self.current.count,
-                    self.current.length,
-                ),
-                self.current,
-            )  # fmt: skip
-            return True
-        if not self.unsent:
-            return False
-        work = self.unsent[0]
-        if not self._begin(now, work):
-            return False
-        self.unsent.popleft()
-        return True
-
-    def _begin(self, now: cython.longlong, work: Work) -> bool:
-        """Start `work` unless it must wait: for an advert, for a READ to end, for the window."""
-        opcode = work.opcode
-        context = self.context
-        if opcode == Opcode.RDMA_WRITE and not work.has_imm:
-            self._number(work)
-            self.current = work
-            return True
-        if opcode in (Opcode.SEND, Opcode.RDMA_WRITE):
-            return self._begin_message(now, work)
-        if len(self.reads) >= context.max_rd_atomic:
-            return False
-        edge = self.next & 0xFFFFFFFF
-        if opcode != Opcode.RDMA_READ and (not self._window_open(64) or self._paced_out(now)):
-            return False
-        work.number = self.next_read
-        self.next_read += 1
-        self.reads[work.number] = work
-        number = work.number & 0xFFFFFFFF
-        if opcode == Opcode.RDMA_READ:
-            work.region = context.domain.expose(
-                work.length if work.data is None else work.data,
-                int(Access.LOCAL_WRITE | Access.REMOTE_WRITE),
-                context.qpn,
-            )
-            request = ReadReq(
-                number, edge, work.rkey, work.address, work.length, work.region.rkey, work.region.address
-            )  # fmt: skip
-            self.channel.post(request, work, ask=True)
-        else:
-            op = FETCH_ADD if opcode == Opcode.FETCH_ADD else CMP_SWAP
-            self.in_flight += 64
-            context.pacer.spend(now, 64, context.control.rate)
-            self.channel.post(
-                Atomic(number, op, edge, work.rkey, work.address, work.operand, work.compare), work, charge=64, ask=True
-            )
-        return True
-
-    def _begin_message(self, now: cython.longlong, work: Work) -> bool:
-        """SEND and WRITE WITH IMM take the next advertised receive, in order."""
-        if not self.adverts:
-            return False
-        number, receive = self.adverts[0]
-        wire = number & 0xFFFFFFFF
-        first = self.next & 0xFFFFFFFF
-        if work.opcode == Opcode.RDMA_WRITE:
-            self.adverts.popleft()
-            work.number = number
-            work.waiting += 1
-            self._number(work)
-            self.current = work
-            self.channel.post(Msg(wire, OP_WRITE_IMM, first, work.count, work.length, work.imm), work)
-            return True
-        op = OP_SEND_IMM if work.has_imm else OP_SEND
-        if work.length > receive.length:  # the receiver raises LOC_LEN_ERR (protocol rule 9)
-            self.adverts.popleft()
-            work.number = number
-            work.refused = True
-            self.channel.post(Msg(wire, op, first, 0, work.length, work.imm), work, ask=True)
-            return True
-        if work.length <= self.context.inline and (work.data is not None or work.length == 0):
-            charge = work.length + 64
-            if not self._window_open(charge) or self._paced_out(now):
-                return False
-            self.adverts.popleft()
-            work.number = number
-            work.waiting += 1
-            self.in_flight += charge
-            self.context.pacer.spend(now, charge, self.context.control.rate)
-            inline = bytes(work.data) if work.data is not None else b""
-            ask = len(self.unsent) == 1
-            self.channel.post(Msg(wire, op, first, 0, work.length, work.imm, inline), work, charge=charge, ask=ask)
-            return True
-        self.adverts.popleft()
-        work.number = number
-        work.waiting += 1
-        work.rkey = receive.rkey
-        work.address = receive.address
-        self._number(work)
-        self.current = work
-        self.channel.post(Msg(wire, op, first, work.count, work.length, work.imm), work)
-        return True
-
-    def _number(self, work: Work) -> None:
+    def number(self, work: Work) -> None:
         """Give `work` the next range of DSNs: at least one, a message of 0 bytes is one segment of 0 bytes
         (rules P1, P3)."""
         work.first = self.next
@@ -513,16 +378,11 @@ class Sender:
                     self.lose(0, send, dsn)
             send = newer
         self.missing.clear()
-        self.unsent.clear()
-        self.responses.clear()
+        self.starter.abandon()
         self.current = None
         self.una = self.next
         self.in_flight = 0
         self.release()
-        for work in self.reads.values():
-            if work.region is not None:
-                work.region.deregister()
-        self.reads.clear()
 
     def _leave(self, send: Send, dsn: cython.longlong) -> None:
         """Segment `dsn` of `send` is no longer in flight."""

@@ -54,7 +54,7 @@ def captured(pair: Pair, source: Connection) -> list[Packet]:
 def advertised(pair: Pair, ours: Connection) -> None:
     """Run until the receives posted so far are known to `ours`."""
     pair.drive()
-    assert ours.sender.adverts
+    assert ours.sender.starter.adverts
 
 
 # P1: segmentation
@@ -202,7 +202,7 @@ def test_p2_the_key_of_a_posted_receive_opens_for_its_own_connection_only():
     buffer = bytearray(400)
     theirs.post_recv(pair.now, 1, buffer)
     advertised(pair, first)
-    receive = first.sender.adverts[0][1]
+    receive = first.sender.starter.adverts[0][1]
     second.post_write(pair.now, 2, b"x" * 400, receive.address, receive.rkey)
     pair.drive()
     assert [item.status for item in pair.alice.results(second)] == [Status.REM_ACCESS_ERR]
@@ -643,7 +643,7 @@ def test_p7_the_key_of_a_receive_is_dead_before_its_completion_is_seen():
     buffer = bytearray(1000)
     theirs.post_recv(pair.now, 1, buffer)
     advertised(pair, ours)
-    receive = ours.sender.adverts[0][1]
+    receive = ours.sender.starter.adverts[0][1]
     keys = []
     pair.on_completion = lambda host, completion: keys.append(theirs.context.domain.table.get(receive.rkey))
     ours.post_send(pair.now, 2, b"s" * 1000)

@@ -470,7 +470,7 @@ def test_no_more_reads_and_atomics_are_outstanding_than_agreed(limit):
 
     def count(now: int, packet: Packet) -> Packet:
         nonlocal most
-        most = max(most, len(ours.sender.reads))
+        most = max(most, len(ours.sender.starter.reads))
         return packet
 
     pair.wire.touch = count
@@ -508,7 +508,7 @@ def test_posts_fail_at_the_depth_of_the_send_queue_and_queue_nothing():
     for post in POSTS.values():
         with pytest.raises(QueueFullError, match="sq_depth = 3"):
             post(ours, pair.now, 9, region)
-    assert len(ours.sender.queue) == len(ours.sender.unsent) == 3
+    assert len(ours.sender.queue) == len(ours.sender.starter.unsent) == 3
     pair.drive()
     ours.post_write(pair.now, 3, b"\x03", region.address, region.rkey)
     pair.drive()
