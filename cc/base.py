@@ -75,7 +75,7 @@ class Control:
         """Something new was acknowledged."""
 
     def on_loss(self, now: cython.longlong, loss: LossSignal) -> None:
-        """Packets were declared lost; called once for all that one event declared."""
+        """Packets were declared lost; called once for each send that one event declared."""
 
     def on_timeout(self, now: cython.longlong) -> None:
         """The retransmission timer expired: everything outstanding counts as lost."""

@@ -103,7 +103,7 @@ class ConnectionParameters:
     """What a peer must know to talk to one connection; travels as JSON at bootstrap.
 
     address: IP address as hex of its 4 or 16 bytes. tag: verification tag this side expects in control payloads.
-    dsn, csn: first sequence numbers this side sends. rq_depth bounds nothing, it is told for reports.
+    dsn, csn: first sequence numbers this side sends.
     """
 
     version: int

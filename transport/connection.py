@@ -184,6 +184,11 @@ class Connection(Source):
             self._move(State.SQD)
             self.closing.begin(now)
             self.context.wake()
+        elif self.state == State.ERR and self.channel.pending():
+            if not self.closing.begun:  # time for the peer to be told why
+                self.closing.begun = True
+                self.closing.until = now + 2 * self.context.rto()
+                self.rearm(now)
         elif self.state in (State.INIT, State.ERR):
             self.destroy()
 
@@ -335,6 +340,10 @@ class Connection(Source):
     # Control
 
     def _on_control(self, now: int, packet: Packet) -> None:
+        if self.state == State.ERR and not isinstance(packet.control, (Terminate, Close)):
+            # Neither taken nor acknowledged: an acknowledgement would let the peer believe it was delivered.
+            self.context.counters.dropped_wrong_state += 1
+            return
         sequence = self.channel.arrived(packet.seq)
         if sequence == -2:
             self.context.counters.dropped_outside_window += 1
@@ -342,6 +351,9 @@ class Connection(Source):
         self.receiver.on_control_arrival(now, packet)
         if sequence >= 0 and not self._dispatch(now, sequence, packet.control):
             self.context.counters.dropped_bad_control += 1
+            if isinstance(packet.control, (Msg, ReadReq, Atomic)):  # acknowledged, and yet nothing will come of it
+                answer = Terminate(Status.REM_INV_REQ_ERR, _KIND_CONNECTION, 0)
+                self.fail(now, Status.WR_FLUSH_ERR, f"the peer's {packet.control} is not valid here", None, answer)
         if self.state not in (State.ERR, State.RESET):
             self.receiver.deliver(now)
             self.responder.run(now)
@@ -377,6 +389,8 @@ class Connection(Source):
     def _terminated(self, now: int, notice: Terminate) -> None:
         """The peer went to ERR and says why."""
         status = Status(notice.status) if notice.status in Status._value2member_map_ else Status.REM_OP_ERR
+        if status == Status.SUCCESS:  # no reason to end
+            status = Status.REM_OP_ERR
         guilty: Work | None = None
         if notice.kind == _KIND_REQUEST:
             guilty = self.find_read(notice.number)

@@ -155,20 +155,28 @@ class Receiver:
         self._schedule(now)
 
     def on_msg(self, now: cython.longlong, msg: Msg) -> bool:
-        """The peer announces a message. False if it names no receive or READ of ours, or contradicts it."""
+        """The peer announces a message. False if it names a receive that is not posted, or contradicts itself."""
         end = unwrap(msg.first, self.ledger.edge) + msg.count
+        segment = self.context.segment
+        whole = max(1, (msg.length + segment - 1) // segment)
         if msg.op == OP_READ_RESPONSE:
             work = self.connection.find_read(msg.number)
-            if work is None or work.reply is not None or msg.length != work.length:
+            if work is None or work.reply is not None:
+                return self._told_before()
+            if msg.length != work.length or msg.count != whole:
                 return False
             work.reply = end
             self.answers.append(work)
             return True
         index = unwrap(msg.number, self.head) - self.head
-        if not 0 <= index < len(self.queue):
+        if index >= len(self.queue):
             return False
+        if index < 0 or self.queue[index].op >= 0:
+            return self._told_before()
         receive = self.queue[index]
-        if receive.op >= 0 or (msg.inline is not None and len(msg.inline) != msg.length):
+        too_long = msg.op != OP_WRITE_IMM and msg.length > receive.region.length
+        wanted = 0 if msg.inline is not None or too_long else whole
+        if msg.count != wanted or (msg.inline is not None and len(msg.inline) != msg.length):
             return False
         if msg.inline and msg.length <= receive.region.length and receive.region.view is not None:
             receive.region.view[: msg.length] = msg.inline
@@ -177,6 +185,11 @@ class Receiver:
         receive.end = end
         receive.imm = msg.imm
         receive.op = msg.op
+        return True
+
+    def _told_before(self) -> bool:
+        """A message that was announced before, or nobody waits for: counted, and harmless."""
+        self.context.counters.dropped_bad_control += 1
         return True
 
     def deliver(self, now: cython.longlong) -> None:

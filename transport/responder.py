@@ -43,15 +43,16 @@ class Responder:
 
     def on_request(self, sequence: int, request: ReadReq | Atomic) -> bool:
         """Take the request with CSN `sequence`. False if the peer has more outstanding than agreed."""
-        if len(self.pending) >= 2 * self.context.max_rd_atomic:
+        outstanding = len(self.pending) + len(self.sender.starter.responses)
+        current = self.sender.current
+        if outstanding + (current is not None and current.response) >= self.context.max_rd_atomic:
             return False
         insort(self.pending, (sequence, request), key=lambda item: item[0])
         return True
 
     def run(self, now: cython.longlong) -> None:
         """Run what may run: every earlier control packet and all data before the request have arrived, and an atomic
-        only
-        after every earlier READ has been read out (a retransmission reads again, as RC responders do)."""
+        only after every earlier READ has been read out (a retransmission reads again, as RC responders do)."""
         while self.pending:
             sequence, request = self.pending[0]
             if self.channel.edge_in <= sequence or self.ledger.edge < unwrap(request.edge, self.ledger.edge):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: What a control packet without payload holds of the congestion window, bytes.
 _CHARGE = 64
+#: Receives of the peer that are remembered; more than a receive queue may hold.
+_MAX_ADVERTS = 1 << 21
 
 
 class Starter:
@@ -66,7 +68,7 @@ class Starter:
         if not advert.receives:  # a keep-alive
             return True
         number = unwrap(advert.number, self.next_advert)
-        if number < self.next_advert or len(self.early_adverts) >= 256:
+        if number < self.next_advert or len(self.early_adverts) >= 256 or len(self.adverts) >= _MAX_ADVERTS:
             return False
         self.early_adverts[number] = advert
         while (ready := self.early_adverts.pop(self.next_advert, None)) is not None:

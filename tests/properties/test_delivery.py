@@ -21,6 +21,8 @@ from transport.placement import Access
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
+USED_AGAIN = b"\xee"
+
 OPERATIONS = ("write", "write_imm", "send", "send_imm", "read", "fetch_add", "cmp_swap")
 
 
@@ -63,7 +65,9 @@ class Case:
         self.rng = random.Random(seed)
         domain = self.theirs.context.domain
         self.plan = plan
-        self.slots = []  # (operation, remote buffer, local bytes or buffer)
+        self.slots = []  # (operation, the buffer that is written, what must be in it)
+        self.delivered: dict[int, bytes] = {}  # what was in a buffer at the moment its completion came
+        pair.on_completion = self._reuse
         for number, operation in enumerate(plan):
             remote = bytearray(operation.size + operation.gap + 16)
             source = self.rng.randbytes(operation.size)
@@ -96,6 +100,17 @@ class Case:
             remote[0:8] = (number).to_bytes(8, "little")
             self.ours.post_cmp_swap(now, number, region.address, region.rkey, number, 99)
 
+    def _reuse(self, host, completion) -> None:
+        """The application takes its bytes and uses the buffer again at once, as it may."""
+        number = completion.wr_id % 1000
+        kind = self.plan[number].kind
+        receives = kind in ("send", "send_imm", "write_imm")
+        if kind in ("fetch_add", "cmp_swap") or (host is self.pair.bob) != receives:
+            return
+        buffer = self.slots[number][1]
+        self.delivered[number] = bytes(buffer)
+        buffer[:] = USED_AGAIN * len(buffer)
+
     def run(self) -> None:
         wanted = len(self.plan) + sum(item.kind in ("write_imm", "send", "send_imm") for item in self.plan)
         pair = self.pair
@@ -115,7 +130,10 @@ class Case:
             assert item.byte_len == operation.size
             assert item.imm == (None if operation.kind == "send" else number)
             assert item.opcode == (Opcode.RECV_RDMA_WITH_IMM if operation.kind == "write_imm" else Opcode.RECV)
-        for number, (operation, remote, source) in enumerate(self.slots):
+        for number, (operation, buffer, source) in enumerate(self.slots):
+            remote = self.delivered.get(number, bytes(buffer))
+            if number in self.delivered:  # no byte is written after delivery
+                assert buffer == USED_AGAIN * len(buffer), number
             if operation.kind in ("write", "write_imm"):
                 assert remote == bytes(operation.gap) + source + bytes(16), number
             elif operation.kind in ("send", "send_imm"):

@@ -492,8 +492,9 @@ def test_a_requester_beyond_the_agreed_limit_is_not_served():
         request = ReadReq(number, 0, region.rkey, region.address, 8, 0, 0)
         pair.inject(forge_control(ours, CONTROL, request, ours.channel.next + 1 + number))
     pair.drive(limit=MS)
-    assert len(theirs.responder.pending) == 4
-    assert pair.bob.endpoint.counters()["dropped_bad_control"] == 5
+    assert theirs.state == State.ERR
+    assert "ReadReq(number=2" in theirs.error
+    assert not theirs.responder.pending
 
 
 # Depths
@@ -823,16 +824,14 @@ def test_packets_outside_the_window_are_dropped(ahead):
     assert target[0] == ord("x")
 
 
-def test_control_that_names_nothing_of_ours_is_counted_and_acknowledged():
+def test_control_that_nobody_waits_for_is_counted_and_acknowledged():
     pair = pair_of()
     ours, theirs = pair.connect()
     theirs.post_recv(pair.now, 1, bytearray(8))
     pair.drive()
     at = ours.sender.next & 0xFFFFFFFF
-    wrong = [
-        Msg(1, OP_SEND, at, 0, 4, inline=b"four"),  # no such receive is posted
-        Msg(0xFFFFFFFF, OP_SEND, at, 0, 4, inline=b"four"),
-        Msg(0, OP_SEND, at, 0, 5, inline=b"four"),  # lengths differ
+    idle = [
+        Msg(0xFFFFFFFF, OP_SEND, at, 0, 4, inline=b"four"),  # was delivered long ago
         Msg(7, 3, at, 1, 5),  # answers no READ
         AtomicReply(0, 5),
         AtomicReply(12345, 5),
@@ -840,13 +839,83 @@ def test_control_that_names_nothing_of_ours_is_counted_and_acknowledged():
         Credit(5),
     ]
     csn = ours.channel.next
-    for number, control in enumerate(wrong):
+    for number, control in enumerate(idle):
         pair.inject(forge_control(ours, CONTROL, control, csn + number))
     pair.drive(limit=MS)
-    assert pair.bob.endpoint.counters()["dropped_bad_control"] == len(wrong)
-    assert theirs.channel.edge_in & 0xFFFFFFFF == csn + len(wrong) & 0xFFFFFFFF
+    assert pair.bob.endpoint.counters()["dropped_bad_control"] == len(idle)
+    assert theirs.channel.edge_in & 0xFFFFFFFF == csn + len(idle) & 0xFFFFFFFF
     assert theirs.state == State.RTS
     assert not pair.bob.completions
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "length", "inline"),
+    [(1, 0, 4, b"four"), (0, 0, 5, b"four"), (0, 0, 8, None), (0, 2, 8, None), (0, 1, 4, b"four"), (0, 1, 9, None)],
+    ids=[
+        "not posted",
+        "lengths differ",
+        "no segments",
+        "too many segments",
+        "inline and segments",
+        "too long, segments",
+    ],
+)
+def test_a_message_that_contradicts_itself_ends_the_connection_and_is_never_delivered(number, count, length, inline):
+    pair = pair_of()
+    ours, theirs = pair.connect()
+    buffer = bytearray(8)
+    theirs.post_recv(pair.now, 1, buffer)
+    pair.drive()
+    message = Msg(number, OP_SEND, ours.sender.next & 0xFFFFFFFF, count, length, inline=inline)
+    pair.inject(forge_control(ours, CONTROL, message, ours.channel.next))
+    pair.drive(limit=MS)
+    assert theirs.state == State.ERR
+    assert outcome(pair.bob, theirs) == [(1, "WR_FLUSH_ERR")]
+    assert not any(buffer)
+
+
+def test_a_queue_pair_in_error_acknowledges_no_message_that_it_flushed():
+    pair = pair_of()
+    ours, theirs = pair.connect()
+    theirs.post_recv(pair.now, 1, bytearray(64))
+    pair.drive()
+    lost = []
+
+    def touch(now, packet):
+        if isinstance(packet.control, Terminate) and not lost:
+            lost.append(packet)
+            return None
+        return packet
+
+    pair.wire.touch = touch
+    theirs.fail(pair.now, Status.WR_FLUSH_ERR, "a fault of its own", None, Terminate(Status.REM_OP_ERR, 2, 0))
+    ours.post_send(pair.now, 5, bytes(50))
+    pair.drive(limit=SECOND)
+    assert lost
+    assert outcome(pair.alice, ours) == [(5, "WR_FLUSH_ERR")]
+
+
+def test_closing_after_an_error_still_tells_the_peer():
+    pair = pair_of()
+    ours, theirs = pair.connect()
+    theirs.post_recv(pair.now, 1, bytearray(64))
+    pair.drive()
+    ours.fail(pair.now, Status.WR_FLUSH_ERR, "a fault of its own", None, Terminate(Status.REM_OP_ERR, 2, 0))
+    ours.close(pair.now)
+    pair.drive(limit=SECOND)
+    assert outcome(pair.bob, theirs) == [(1, "WR_FLUSH_ERR")]
+    assert ours.state == State.RESET
+
+
+def test_a_terminate_without_a_reason_completes_nothing_with_success():
+    pair = pair_of()
+    ours, theirs = pair.connect()
+    _, region = expose(theirs, 1 << 20)
+    ours.post_read(pair.now, 3, bytearray(1 << 20), region.address, region.rkey)
+    pair.flush()
+    pair.inject(forge_control(theirs, CONTROL, Terminate(Status.SUCCESS, 1, 0), theirs.channel.next))
+    pair.drive(limit=MS)
+    assert outcome(pair.alice, ours) == [(3, "REM_OP_ERR")]
 
 
 def test_a_repeated_message_header_delivers_once():
