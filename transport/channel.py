@@ -1,13 +1,11 @@
 """Reliable control: the CSN space, both directions of it.
 
 At most 128 packets are outstanding, the width of the ACK's control bitmap; more wait in line, and the queue depths
-bound
-how many can. Control waits for no congestion window, so a READ can always be answered and a receive always be
+bound how many can. Control waits for no congestion window, so a READ can always be answered and a receive always be
 advertised;
 INLINE and ATOMIC count against the window, their size is charged by the sender before they are posted here. A control
 packet is missing when one sent later arrived and it is a round trip and a quarter old (RFC 8985), or by timeout; it is
-sent
-again on another path, one packet per round trip after a timeout.
+sent again on another path, one packet per round trip after a timeout.
 """
 
 from __future__ import annotations

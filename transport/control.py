@@ -1,6 +1,5 @@
 """Control payloads as records. `transport.wire` turns them into bytes and back; a Nic without bytes carries them as
-they
-are.
+they are.
 
 Records are never changed after they were made; they are not frozen dataclasses only because those cost 2 us each to
 make. Sequence numbers in them are as on the wire: 32 bits.

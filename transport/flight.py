@@ -78,8 +78,7 @@ class Subflow(Timed):
 
     A segment with three later ones of its path acknowledged is missing (RFC 9002 section 6.1.1 counts packet numbers;
     here they are counted one by one, so a single overtaking packet proves nothing). reorder: how late an overtaken
-    segment
-    has been, picoseconds. detector: looks for losses when the deadline comes.
+    segment has been, picoseconds. detector: looks for losses when the deadline comes.
     """
 
     def __init__(self, path: Path) -> None:

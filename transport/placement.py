@@ -1,8 +1,7 @@
 """Memory regions and the placement rules: validate, then place, in whatever order packets arrive.
 
 The rules have ids (P1 to P9) in docs/placement.md, after RFC 5040 and RFC 5041; each is cited where it is kept and has
-a
-conformance test of its name. Nothing here buffers payload: a byte goes from the Nic's buffer to its destination.
+a conformance test of its name. Nothing here buffers payload: a byte goes from the Nic's buffer to its destination.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A direct-mapped table of things with random numbers: one array access to find, no hashing, O(1) to add and drop.
 
 A new number is drawn at random until its low bits name a free slot, so two live numbers never share a slot, and
-doubling
-the table keeps that true.
+doubling the table keeps that true.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Timers without cost for what does not expire: a heap that is only touched when a deadline moves closer.
 
 Each `Timed` thing has one deadline. Moving it later costs nothing: the old heap entry fires early and is put back at
-the
-true time. Moving it earlier pushes a second entry and leaves the first behind, stale.
+the true time. Moving it earlier pushes a second entry and leaves the first behind, stale.
 """
 
 from __future__ import annotations

@@ -114,6 +114,13 @@ def test_c6_over_sockets_keeps_bytes_completions_and_order() -> None:
     assert [v.metrics["messages"] for v in result.variants] == [192, 192]
 
 
+def test_c2_over_sockets_keeps_bytes_and_completions() -> None:
+    result = run("c2-multipath-idle", "messages=20")
+    assert [v.metrics["bytes_wrong"] for v in result.variants] == [0, 0]
+    assert [v.metrics["messages"] for v in result.variants] == [20, 20]
+    assert {e.name: e.passed for e in result.variants[0].expect}["latency_p50_change_percent"] is None
+
+
 def test_c7_over_sockets_keeps_bytes_and_retransmission_counts() -> None:
     result = run("c7-loss", "size=512KiB")
     assert [(v.name, e) for v in result.variants for e in v.expect if e.passed is False] == []
