@@ -29,13 +29,5 @@ def transmit_time(size: cython.longlong, rate: cython.longlong) -> cython.longlo
     return size * (_BIT_SECOND // rate) + size * (_BIT_SECOND % rate) // rate
 
 
-def from_seconds(seconds: float) -> Time:
-    return round(seconds * SECOND)
-
-
-def to_seconds(time: Time) -> float:
-    return time / SECOND
-
-
 def to_us(time: Time) -> float:
     return time / US

@@ -37,7 +37,7 @@ from transport.control import (
 from transport.errors import ConfigError, LocalProtocolError
 from transport.ledger import Ledger
 from transport.packet import CE, CONTROL, DATA, DATAGRAM, Packet, Packets
-from transport.placement import Access
+from transport.placement import EXPOSED
 from transport.receiver import Receiver
 from transport.recovery import Recovery
 from transport.responder import Responder
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from transport.control import Control
     from transport.endpoint import Endpoint
 
-_EXPOSED = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
 #: By number: calling the enumeration costs ten times as much.
 _OPCODES = {int(opcode): opcode for opcode in Opcode}
 _KIND_MESSAGE = 0
@@ -175,7 +174,7 @@ class Connection(Source):
             self._complete(wr_id, Status.WR_FLUSH_ERR, Opcode.RECV, error=self.error)
             return
         self.receiver.check_depth()
-        self.receiver.post(wr_id, self.context.domain.expose(buffer, _EXPOSED, self.qpn))
+        self.receiver.post(wr_id, self.context.domain.expose(buffer, EXPOSED, self.qpn))
         self.context.wake()
 
     def close(self, now: int) -> None:

@@ -30,6 +30,9 @@ class Access(IntFlag):
     REMOTE_ATOMIC = 8
 
 
+#: What a single-use key allows: the buffer of a posted receive or of a READ is written by the peer.
+EXPOSED = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+
 #: Messages and regions are at most this long.
 MAX_LENGTH = 1 << 32
 

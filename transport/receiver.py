@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from transport.work import Work
 
 _REMOTE_WRITE = int(Access.REMOTE_WRITE)
-_EXPOSED = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
 
 
 class Receiver:

@@ -29,7 +29,7 @@ from transport.control import (
     Receive,
     RecvAdvert,
 )
-from transport.placement import Access
+from transport.placement import EXPOSED
 from transport.sequence import unwrap
 from transport.work import Work
 
@@ -119,7 +119,7 @@ class Starter:
         if opcode == Opcode.RDMA_READ:
             work.region = context.domain.expose(
                 work.length if work.data is None else work.data,
-                int(Access.LOCAL_WRITE | Access.REMOTE_WRITE),
+                EXPOSED,
                 context.qpn,
             )
             request = ReadReq(
