@@ -31,6 +31,7 @@ HOT = [
     "transport.context",
     "transport.control",
     "transport.counters",
+    "transport.dormant",
     "transport.endpoint",
     "transport.flight",
     "transport.icrc",

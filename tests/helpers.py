@@ -13,6 +13,7 @@ from transport.completion import Completion
 from transport.config import EndpointConfig
 from transport.connection import Connection
 from transport.control import Control
+from transport.dormant import awaken
 from transport.endpoint import Endpoint
 from transport.nic.base import NicCaps
 from transport.packet import CLASS_DATA, DATA, ECT_0, SEQ_MASK, Packet
@@ -54,13 +55,14 @@ class Host:
 
 
 class Pair:
-    """Two endpoints, one virtual clock. `connect` makes a pair of connected queue pairs, `drive` runs until quiet."""
+    """Two endpoints, one virtual clock. `connect` makes a pair of connected queue pairs, `drive` runs until quiet.
+    Connections stay awake unless `idle_after` is given."""
 
     def __init__(self, seed: int = 1, wire: Wire | None = None, caps: NicCaps = CAPS, **config: Any) -> None:
         self.rng = random.Random(seed)
         self.now = 1_000 * US
         self.wire = wire or Wire()
-        settings = EndpointConfig(**config)
+        settings = EndpointConfig(**{"idle_after": NEVER, **config})
         self.alice = Host(Endpoint(settings, ALICE, caps, random.Random(f"{seed}a")))
         self.bob = Host(Endpoint(settings, BOB, caps, random.Random(f"{seed}b")))
         self.hosts = {ALICE: self.alice, BOB: self.bob}
@@ -71,11 +73,14 @@ class Pair:
         self.on_completion: Callable[[Host, Completion], None] | None = None
 
     def connect(self) -> tuple[Connection, Connection]:
-        """A connected queue pair on each side, each in a protection domain of its own."""
+        """A connected queue pair on each side, each in a protection domain of its own; awake, for tests that look at
+        their parts."""
         ours = self.alice.endpoint.create_connection(self.alice.endpoint.protection_domain(), self.now)
         theirs = self.bob.endpoint.create_connection(self.bob.endpoint.protection_domain(), self.now)
         ours.connect(self.now, theirs.parameters)
         theirs.connect(self.now, ours.parameters)
+        for connection in (ours, theirs):
+            awaken(connection)
         self.connections += [ours, theirs]
         return ours, theirs
 
@@ -96,6 +101,8 @@ class Pair:
                         self.on_completion(host, completion)
         for connection in self.connections:
             sender, channel = connection.sender, connection.channel
+            if connection.dormant is not None:
+                continue
             if sender.flow.oldest is not None or channel.outstanding:
                 assert connection.endpoint.poll_timeout() < NEVER, "stuck: data is outstanding and no timer is armed"
 

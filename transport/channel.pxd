@@ -22,6 +22,7 @@ cdef class Channel:
     cdef public object waiting
     cdef public object outstanding
     cdef public long long missing
+    cdef public bint everywhere
     cdef public long long newest_acked
     cdef public long long edge_in
     cdef public object seen

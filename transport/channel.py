@@ -20,6 +20,7 @@ from transport.config import CONTROL_WINDOW
 from transport.context import Context
 from transport.control import Ack
 from transport.packet import CLASS_CONTROL, CLASS_DATA, CONTROL, ECT_0
+from transport.path import Path
 from transport.sequence import unwrap
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Channel:
         self.waiting: deque[Reliable] = deque()
         self.outstanding: deque[Reliable] = deque()
         self.missing = 0
+        self.everywhere = False
         self.newest_acked = -NEVER
         self.edge_in = first_in
         self.seen = 0  # bit i: CSN edge_in + i has arrived
@@ -81,6 +83,8 @@ class Channel:
                     self.context.counters.control_retransmits += 1
                     out.append(self._packet(now, item))
                     sent += 1
+                    if self.everywhere:
+                        self._everywhere(now, item, out)
         while self.waiting and sent < limit and self.next - self.una < CONTROL_WINDOW:
             item = self.waiting.popleft()
             item.sequence = self.next
@@ -154,8 +158,9 @@ class Channel:
         return NEVER
 
     def timeout(self) -> None:
-        """Send the oldest outstanding packet again; the others follow when it is acknowledged or with the next
-        timeout."""
+        """Send the oldest outstanding packet again, by every plane; the others follow when it is acknowledged or with
+        the next timeout."""
+        self.everywhere = self.context.paths.planes > 1
         for item in self.outstanding:
             if not item.acked:
                 if not item.missing:
@@ -175,10 +180,10 @@ class Channel:
         outside."""
         sequence = unwrap(wire, self.edge_in)
         offset = sequence - self.edge_in
+        if offset < -CONTROL_WINDOW or offset >= CONTROL_WINDOW:  # what is older is acknowledged, and the peer knows
+            return -2
         if offset < 0 or self.seen >> offset & 1:
             return -1
-        if offset >= CONTROL_WINDOW:
-            return -2
         self.seen |= 1 << offset
         while self.seen & 1:
             self.seen >>= 1
@@ -194,14 +199,28 @@ class Channel:
         rtt: cython.longlong = self.context.round_trip()
         return rtt + max(rtt // 2, 4 * self.context.paths.rttvar)
 
-    def _packet(self, now: cython.longlong, item: Reliable) -> Packet:
+    def _everywhere(self, now: cython.longlong, item: Reliable, out: Packets) -> None:
+        """The copy that was just sent goes out on the other planes too: one may be down."""
+        step: cython.longlong
+        self.everywhere = False
+        first: cython.longlong = item.path
+        for step in range(1, self.context.paths.planes):
+            path: cython.longlong = self.context.paths.across(first, step)
+            if path >= 0:
+                self.context.counters.control_retransmits += 1
+                out.append(self._packet(now, item, path))
+
+    def _packet(self, now: cython.longlong, item: Reliable, by: cython.longlong = -1) -> Packet:
         context = self.context
         last: cython.longlong = context.last_path
-        if item.copies or last < 0 or context.paths.paths[last].usable < 0:
+        if by >= 0:
+            item.path = by
+        elif item.copies or last < 0 or context.paths.paths[last].usable < 0:
             item.path = context.paths.select(now, context.flow, item.path)
         else:  # by the path of the latest data: a Nic sends both at once
             item.path = last
-        packet = context.packet(CONTROL, context.paths.paths[item.path].entropy, 1)
+        path: Path = context.paths.paths[item.path]
+        packet = context.packet(CONTROL, path.entropy, 1, path.plane)
         packet.seq = item.sequence & 0xFFFFFFFF
         packet.control = item.control
         packet.ack_request = item.ask or item.copies > 0

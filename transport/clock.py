@@ -17,8 +17,6 @@ SECOND: Time = 1_000_000_000_000
 #: A time that never comes. Small enough that adding a timeout to it stays inside 64 bits.
 NEVER: Time = 1 << 62
 
-_BIT_SECOND = 8 * SECOND
-
 
 def transmit_time(size: cython.longlong, rate: cython.longlong) -> cython.longlong:
     """Picoseconds that `size` bytes (at most 8 MiB) occupy a link of `rate` bits per second.
@@ -26,7 +24,8 @@ def transmit_time(size: cython.longlong, rate: cython.longlong) -> cython.longlo
     Exact integer arithmetic: whole picoseconds per byte first, then the remainder, so that no product
     leaves 63 bits for rates up to 1 Tbit/s.
     """
-    return size * (_BIT_SECOND // rate) + size * (_BIT_SECOND % rate) // rate
+    second: cython.longlong = 8_000_000_000_000  # bits of a byte x picoseconds of a second, typed for C
+    return size * (second // rate) + size * (second % rate) // rate
 
 
 def to_us(time: Time) -> float:

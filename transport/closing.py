@@ -59,7 +59,9 @@ class Closing:
             return
         if connection.sender.queue:
             cause = "the connection was closed before the request could be finished"
-            connection.fail(now, Status.WR_FLUSH_ERR, cause, None)
+            recovery = connection.recovery
+            history = f"{recovery.expirations} retransmission timeouts, {recovery.last_ack(now)}"
+            connection.fail(now, Status.WR_FLUSH_ERR, f"{cause}: {history}", None)
         connection.destroy()
 
     def _measure(self) -> int:

@@ -8,12 +8,15 @@ from typing import Any
 
 from cc.base import Control
 from transport import entropy, selectors
-from transport.clock import MS, Time
+from transport.clock import MS, NEVER, Time
 from transport.errors import ConfigError, NegotiationError
 from transport.nic.base import VERBS_MTUS, NicCaps
 from transport.wire import max_ack_bits, max_inline
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+
+#: Most addresses of an endpoint, which is most planes of a connection.
+MAX_PLANES = 8
 
 #: Reliable control packets that may be outstanding (docs/wire.md: the ACK's control bitmap has this many bits).
 CONTROL_WINDOW = 128
@@ -29,14 +32,15 @@ class EndpointConfig:
     """Configuration of an endpoint. Out of range values raise ConfigError.
 
     mtu: payload bytes of a segment, a verbs MTU. max_run: segments of one send on one path (1 = spray per packet).
-    paths: source ports to spray over; entropies: these instead of automatic ones;
+    paths: source ports to spray over, on each plane; entropies: these instead of automatic ones;
     entropy_mask: those that the bits of this mask enumerate from 0xC000 on (transport/entropy.py). floor: paths that
-    stay usable whatever happens, 0 for a quarter of them. selector, control, control_parameters: policy by name.
-    window: data segments that may be outstanding. sq_depth, rq_depth: work requests. max_rd_atomic: READs and atomics
-    outstanding. inline: largest SEND that travels inside its message, bytes. retries: timeouts in a row, backing off,
-    before giving up. rto_min: least retransmission timeout in picoseconds, 0 for 25 ms in real time and 20 base RTTs
-    in virtual time. ack_every: bytes that ask for an acknowledgement. icrc: whether bytes carry a checksum. cnp is
-    left to the control.
+    stay usable whatever happens, at most one plane's, 0 for a quarter of these. selector, control, control_parameters:
+    policy by name. window: data segments that may be outstanding. sq_depth, rq_depth: work requests. max_rd_atomic:
+    READs and atomics outstanding. inline: largest SEND that travels inside its message, bytes. retries: timeouts in a
+    row, backing off, before giving up. rto_min: least retransmission timeout in picoseconds, 0 for 25 ms in real time
+    and 20 base RTTs in virtual time. ack_every: bytes that ask for an acknowledgement. idle_after: picoseconds without
+    request or packet after which an idle connection gives its queues back, 0 for two retransmission timeouts, NEVER to
+    keep them. icrc: whether bytes carry a checksum.
     """
 
     mtu: int = 4096
@@ -56,6 +60,7 @@ class EndpointConfig:
     retries: int = 7
     rto_min: Time = 0
     ack_every: int = 16384
+    idle_after: Time = 0
     icrc: bool = True
 
     def __post_init__(self) -> None:
@@ -72,6 +77,7 @@ class EndpointConfig:
         _check("retries", self.retries, 1, 64)
         _check("rto_min", self.rto_min, 0, 60_000 * MS)
         _check("ack_every", self.ack_every, 1, 1 << 24)
+        _check("idle_after", self.idle_after, 0, NEVER)
         if type(self.icrc) is not bool:
             raise ConfigError(f"icrc = {self.icrc!r}: allowed are True and False")
         if not isinstance(self.control, str) and not (
@@ -81,8 +87,8 @@ class EndpointConfig:
         selectors.check(self.selector)
 
     def ports(self) -> list[int]:
-        """The source ports to spray over, by path number. Automatic ones are the same at every endpoint, so that an
-        answer can leave by the port its question came by without a socket more."""
+        """The source ports to spray over, the same on each plane. Automatic ones are the same at every endpoint, so
+        that an answer can leave by the port its question came by without a socket more."""
         if self.entropies is not None and self.entropy_mask is not None:
             raise ConfigError("entropies and entropy_mask: only one of the two is allowed")
         if self.entropies is not None:
@@ -98,16 +104,16 @@ class EndpointConfig:
         return 20 * caps.base_rtt if caps.virtual_time else 25 * MS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConnectionParameters:
     """What a peer must know to talk to one connection; travels as JSON at bootstrap.
 
-    address: IP address as hex of its 4 or 16 bytes. tag: verification tag this side expects in control payloads.
-    dsn, csn: first sequence numbers this side sends.
+    addresses: IP addresses by plane, each as hex of its 4 or 16 bytes. tag: verification tag this side expects in
+    control payloads. dsn, csn: first sequence numbers this side sends.
     """
 
     version: int
-    address: str
+    addresses: tuple[str, ...]
     qpn: int
     tag: int
     dsn: int
@@ -139,9 +145,16 @@ class ConnectionParameters:
             if item.type == "int":
                 if type(value) is not int or not 0 <= value < 1 << 32:
                     raise NegotiationError(f"parameter {name} = {value!r}: a whole number of 32 bits is allowed")
-            elif type(value) is not str:
-                raise NegotiationError(f"parameter {name} = {value!r}: a text is allowed")
-        return cls(**data)
+            elif item.type == "str":
+                if type(value) is not str:
+                    raise NegotiationError(f"parameter {name} = {value!r}: a text is allowed")
+            elif (
+                not isinstance(value, (list, tuple))
+                or not 1 <= len(value) <= MAX_PLANES
+                or any(type(part) is not str for part in value)
+            ):
+                raise NegotiationError(f"parameter {name} = {value!r:.80}: 1 to {MAX_PLANES} texts are allowed")
+        return cls(**{**data, "addresses": tuple(data["addresses"])})
 
 
 @dataclass(frozen=True)
@@ -154,6 +167,23 @@ class Agreement:
     inline: int
 
 
+def _check_addresses(ours: tuple[str, ...], theirs: tuple[str, ...]) -> None:
+    """Plane i runs from our address i to the peer's address i, so both sides must have as many. Which planes a shorter
+    list leaves out is not known, hence no smaller number is agreed on."""
+    if len(theirs) != len(ours):
+        raise NegotiationError(f"addresses: {len(ours)} here, {len(theirs)} at the peer: each needs a partner")
+    found = []
+    for address in theirs:
+        try:
+            found.append(bytes.fromhex(address))
+        except ValueError:
+            raise NegotiationError(f"addresses: {address!r:.80} at the peer is not hexadecimal") from None
+        if len(found[-1]) not in (4, 16) or len(address) != len(ours[0]):
+            raise NegotiationError(f"addresses: {address!r:.80} at the peer, {ours[0]!r} here: one family is needed")
+    if len(set(found)) != len(found):
+        raise NegotiationError(f"addresses: {', '.join(theirs)} at the peer: one is there twice")
+
+
 def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agreement:
     """Agree or raise NegotiationError naming the parameter and both values. Nothing is guessed."""
     for name in ("version", "icrc"):
@@ -162,12 +192,7 @@ def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agre
             raise NegotiationError(f"{name}: {ours!r} here, {theirs!r} at the peer: both sides must have the same")
     if remote.mtu not in VERBS_MTUS:
         raise NegotiationError(f"mtu: {remote.mtu} at the peer is no verbs MTU")
-    try:
-        family = len(bytes.fromhex(remote.address))
-    except ValueError:
-        raise NegotiationError(f"address: {remote.address!r} at the peer is not hexadecimal") from None
-    if family not in (4, 16) or len(remote.address) != len(local.address):
-        raise NegotiationError(f"address: {remote.address!r} at the peer, {local.address!r} here: one family is needed")
+    _check_addresses(local.addresses, remote.addresses)
     for name, limit in (("qpn", 1 << 24), ("window", 1 << 16), ("max_rd_atomic", 1 << 8), ("inline", 257)):
         if getattr(remote, name) >= limit:
             raise NegotiationError(f"{name}: {getattr(remote, name)} at the peer is above {limit - 1}")

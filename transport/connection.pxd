@@ -1,6 +1,7 @@
 from transport.channel cimport Channel
 from transport.closing cimport Closing
 from transport.context cimport Context
+from transport.dormant cimport Dormant
 from transport.packet cimport Packet
 from transport.receiver cimport Receiver
 from transport.recovery cimport Recovery
@@ -14,7 +15,8 @@ cdef class Connection(Source):
     cdef public object state
     cdef public long long qpn
     cdef public object error
-    cdef public object datagrams
+    cdef public list datagrams
+    cdef public Dormant dormant
     cdef public Channel channel
     cdef public Sender sender
     cdef public Receiver receiver
@@ -22,5 +24,6 @@ cdef class Connection(Source):
     cdef public object responder
     cdef public Closing closing
     cdef public long long active_at
+    cdef public long long posted_at
     cpdef object receive(self, long long now, Packet packet)
     cpdef object rearm(self, long long now)

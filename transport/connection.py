@@ -6,7 +6,6 @@ post work requests on it and read completions from the endpoint.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import cython
@@ -34,9 +33,9 @@ from transport.control import (
     Reject,
     Terminate,
 )
+from transport.dormant import Dormant, awaken, fall_asleep
 from transport.errors import ConfigError, LocalProtocolError
-from transport.ledger import Ledger
-from transport.packet import CE, CONTROL, DATA, DATAGRAM, Packet, Packets
+from transport.packet import CE, CNP, CONTROL, DATA, DATAGRAM, Packet, Packets
 from transport.placement import EXPOSED
 from transport.receiver import Receiver
 from transport.recovery import Recovery
@@ -63,7 +62,10 @@ _MESSAGES = (Opcode.SEND, Opcode.RDMA_WRITE)
 
 
 class Connection(Source):
-    """A queue pair of `endpoint`. Times are picoseconds; wr_id is the user's own and comes back in the completion."""
+    """A queue pair of `endpoint`. Times are picoseconds; wr_id is the user's own and comes back in the completion.
+
+    dormant: what is left of its parts while it is idle, None while it has them.
+    """
 
     def __init__(
         self, endpoint: Endpoint, context: Context, parameters: ConnectionParameters, first: tuple[int, int]
@@ -75,15 +77,17 @@ class Connection(Source):
         self.state = State.INIT
         self.qpn = context.qpn
         self.error = ""
-        self.datagrams: deque[Packet] = deque()
-        dsn, csn = first
-        self.channel = Channel(context, csn, 0, self._control_acknowledged)
-        self.sender = Sender(context, self.channel, self, dsn)
-        self.recovery = Recovery(context, self.sender, self.channel, self)
-        self.receiver = Receiver(context, self.channel, Ledger(0, 1), self)
-        self.responder = Responder(context, self.channel, self.receiver.ledger, self.sender, self)
-        self.closing = Closing(self)
+        self.datagrams: list[Packet] = []
         self.active_at = 0
+        self.posted_at = 0
+        # None while dormant; every entry wakes the connection before it touches them.
+        self.dormant: Dormant | None = Dormant(*first)
+        self.channel: Channel = None  # type: ignore[assignment]
+        self.sender: Sender = None  # type: ignore[assignment]
+        self.recovery: Recovery = None  # type: ignore[assignment]
+        self.receiver: Receiver = None  # type: ignore[assignment]
+        self.responder: Responder = None  # type: ignore[assignment]
+        self.closing: Closing = None  # type: ignore[assignment]
 
     # Setting up
 
@@ -103,10 +107,10 @@ class Connection(Source):
             if not getattr(caps, need, False):
                 raise ConfigError(f"control {chosen.name} needs {need}, which this Nic does not give")
         context.control = registry.make(chosen, config.control_parameters, environment)
-        context.peer_address = bytes.fromhex(remote.address)
-        peer = self.endpoint.peer(context.peer_address)
+        peer = self.endpoint.peer(tuple(map(bytes.fromhex, remote.addresses)))
         peer.users += 1
         context.peer = peer
+        context.planes = peer.planes
         context.paths = peer.paths
         context.generation = peer.paths.generation
         context.peer_qpn = remote.qpn
@@ -122,12 +126,17 @@ class Connection(Source):
         context.base_rtt = caps.base_rtt
         context.rto_min = config.least_rto(caps)
         context.pacer.slack = 0 if caps.virtual_time else 100 * US
-        self.channel.edge_in = remote.csn
-        self.receiver.ledger = self.responder.ledger = Ledger(remote.dsn, agreed.window)
+        if self.dormant is None:  # receives were posted
+            fall_asleep(self)
+        rest: Dormant = self.dormant  # type: ignore[assignment]
+        rest.peer_dsn = remote.dsn
+        rest.peer_csn = remote.csn
         self.active_at = now
         self._move(State.RTR)
         self._move(State.RTS)
-        context.wake()
+        if rest.receives is not None:
+            awaken(self)
+            context.wake()
 
     # Posting (ibv_post_send, ibv_post_recv)
 
@@ -173,12 +182,15 @@ class Connection(Source):
         if self.state == State.ERR:
             self._complete(wr_id, Status.WR_FLUSH_ERR, Opcode.RECV, error=self.error)
             return
+        self._awaken()
         self.receiver.check_depth()
         self.receiver.post(wr_id, self.context.domain.expose(buffer, EXPOSED, self.qpn))
         self.context.wake()
 
     def close(self, now: int) -> None:
         """Finish what was posted, tell the peer, and free the queue pair. New requests are refused from now on."""
+        if self.state != State.RESET:
+            self._awaken()
         if self.state == State.RTS:
             self._move(State.SQD)
             self.closing.begin(now)
@@ -198,35 +210,46 @@ class Connection(Source):
         counters = self.context.counters
         state = self.state
         if state == State.RESET or state == State.INIT:
-            counters.dropped_wrong_state += 1
+            counters.dropped_wrong_state += packet.count
             return
-        self.active_at = now
         kind: cython.int = packet.kind
+        if kind == CNP:  # has no tag, so anybody could send it: congestion is learnt from marks alone
+            counters.dropped_cnp += 1
+            return
+        if kind != DATA and packet.tag != self.context.tag_in:
+            counters.dropped_wrong_tag += 1
+            return
+        if self.dormant is not None:
+            if kind == DATAGRAM and isinstance(packet.control, (Probe, ProbeReply)):
+                self._on_datagram(now, packet)
+                return
+            awaken(self)
+        self.active_at = now
         if kind == DATA:
             if state == State.ERR:
-                counters.dropped_wrong_state += 1
+                counters.dropped_wrong_state += packet.count
                 return
             self.receiver.on_data(now, packet)
             self.receiver.deliver(now)
             if self.responder.pending:
                 self.responder.run(now)
-        elif kind in (CONTROL, DATAGRAM):
-            if packet.tag != self.context.tag_in:
-                counters.dropped_wrong_tag += 1
-                return
-            if kind == CONTROL:
-                self._on_control(now, packet)
-            else:
-                self._on_datagram(now, packet)
+        elif kind == CONTROL:
+            self._on_control(now, packet)
+        else:
+            self._on_datagram(now, packet)
         self.rearm(now)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
         if self.state < State.RTR:
             return False
-        sent: cython.longlong = self.receiver.transmit_ack(now, out)
+        sent: cython.longlong = 0
+        if self.dormant is None:
+            sent += self.receiver.transmit_ack(now, out)
         while self.datagrams and sent < limit:
-            out.append(self.datagrams.popleft())
+            out.append(self.datagrams.pop(0))
             sent += 1
+        if self.dormant is not None:
+            return sent >= limit
         if self.state != State.ERR:
             self.receiver.advertise()
         # Beginning a message posts its MSG. It leaves before the message's data, whose end asks for the ACK of both.
@@ -255,12 +278,18 @@ class Connection(Source):
             self.receiver.ack_now = True
         self.recovery.handle_timeout(now)
         if self.state != State.ERR and now >= self._keep_alive_at():
-            self.channel.post(RecvAdvert(self.receiver.advertised & 0xFFFFFFFF, ()), ask=True)
-        if self._quiet() and now >= self._release_at():
-            self.sender.release()
-            self.receiver.ledger.release()
+            self.ask(now)
+        if now >= self._asleep_at() and self.idle():
+            self.context.timers.arm(self, NEVER)
+            fall_asleep(self)
+            return
         self.context.wake()
         self.rearm(now)
+
+    def ask(self, now: int) -> None:
+        """Ask whether the peer lives: if it does, its acknowledgement moves `recovery.acked_at`."""
+        self._awaken()
+        self.channel.post(RecvAdvert(self.receiver.advertised & 0xFFFFFFFF, ()), ask=True)
 
     def send_datagram(self, packet: Packet) -> None:
         """Queue an unreliable answer; few are kept, a peer that asks faster loses them."""
@@ -315,6 +344,7 @@ class Connection(Source):
     def fail(self, now: int, status: Status, cause: str, guilty: Work | None, answer: Terminate | None = None) -> None:
         """Go to ERR. `guilty` completes with `status`, the rest with WR_FLUSH_ERR; without a guilty one, all requests
         complete with `status`. `answer`, if any, tells the peer."""
+        self._awaken()
         if self.state in (State.ERR, State.RESET):
             self.channel.abandon()
             return
@@ -347,6 +377,8 @@ class Connection(Source):
         if sequence == -2:
             self.context.counters.dropped_outside_window += 1
             return
+        if sequence == -1:
+            self.context.counters.control_duplicates += 1
         self.receiver.on_control_arrival(now, packet)
         if sequence >= 0 and not self._dispatch(now, sequence, packet.control):
             self.context.counters.dropped_bad_control += 1
@@ -412,11 +444,12 @@ class Connection(Source):
                 self.context.peer.activity(now, self)
             self.context.wake()
         elif isinstance(control, Probe):
-            answer = self.context.packet(DATAGRAM, control.entropy, 1)
+            counters.probes_received += 1
+            answer = self.context.packet(DATAGRAM, control.entropy, 1, self.context.plane_of(packet))
             answer.control = ProbeReply(control.nonce, control.entropy, 0, packet.ecn == CE)
             self.send_datagram(answer)
         elif isinstance(control, ProbeReply):
-            if not self.context.peer.probe_reply(now, control):
+            if not self.context.peer.probe_reply(now, control, self.context.plane_of(packet)):
                 counters.dropped_bad_probe += 1
         elif isinstance(control, Reject):
             self._rejected(now, control)
@@ -432,15 +465,17 @@ class Connection(Source):
         dsn = unwrap(notice.seq, sender.una)
         send = sender.ring[dsn & sender.mask] if sender.una <= dsn < sender.next else None
         if send is None:
+            self.context.counters.dropped_bad_reject += 1
             return
         work: Work = send.work
         address = work.address + (dsn - work.first) * self.context.segment
         if work.response or work.rkey != notice.rkey or address != notice.address:
+            self.context.counters.dropped_bad_reject += 1
             return
         answer = Terminate(Status.REM_ACCESS_ERR, _KIND_CONNECTION, 0)
         self.fail(now, Status.REM_ACCESS_ERR, "the peer refused key, right or bounds of a write", work, answer)
 
-    def _control_acknowledged(self, now: int, item: Reliable) -> None:
+    def control_acknowledged(self, now: int, item: Reliable) -> None:
         """A reliable control packet of ours has arrived."""
         if item.charge:
             self.sender.charge_back(item)
@@ -459,31 +494,47 @@ class Connection(Source):
         due = min(due, self.recovery.next_timeout(now))
         due = min(due, self.sender.paced_until(now))
         if due == NEVER:
-            if self._quiet():
-                if self.sender.mask or self.receiver.ledger.mask:
-                    due = self._release_at()
-            else:
-                due = self._keep_alive_at()
+            due = self._asleep_at() if self.idle() else self._keep_alive_at()
         if due != self.deadline:
             self.context.timers.arm(self, due)
 
-    def _quiet(self) -> bool:
-        """Nothing posted, nothing outstanding, nothing missing."""
-        ledger = self.receiver.ledger
-        return self.sender.idle() and not self.channel.pending() and ledger.edge == ledger.top
+    def idle(self) -> bool:
+        """Whether nothing needs the parts: nothing posted to send, outstanding, missing or unanswered."""
+        receiver = self.receiver
+        ledger = receiver.ledger
+        return (
+            self.state == State.RTS
+            and self.sender.idle()
+            and not self.sender.starter.early_adverts
+            and not self.channel.pending()
+            and not self.channel.seen
+            and ledger.edge == ledger.top
+            and receiver.ack_due == NEVER
+            and not receiver.ack_now
+            and receiver.advertised == receiver.head + len(receiver.queue)
+            and not self.responder.pending
+            and not self.datagrams
+            and not self.closing.begun
+        )
 
-    def _release_at(self) -> int:
-        return self.active_at + 2 * self.context.rto()
+    def _asleep_at(self) -> int:
+        return min(NEVER, self.active_at + (self.context.config.idle_after or 2 * self.context.rto()))
+
+    def _awaken(self) -> None:
+        if self.dormant is not None:
+            awaken(self)
 
     def _keep_alive_at(self) -> int:
         """When to ask whether the peer lives: requests wait for it, yet nothing is outstanding that a timeout
         covers."""
         if self.channel.pending() or self.sender.flow.oldest is not None or not self.sender.queue:
             return NEVER
-        return max(self.active_at, self.recovery.heard_at, self.sender.last_sent_at) + 8 * self.context.rto()
+        # What arrives is no reason to wait on: strangers' packets and replays arrive too.
+        return max(self.posted_at, self.recovery.heard_at, self.sender.last_sent_at) + 8 * self.context.rto()
 
     def destroy(self) -> None:
         """Free the queue pair: what is posted is flushed, its number rests."""
+        self._awaken()
         self.receiver.flush(self.error or self.describe("the connection was closed"))
         self.sender.abandon()
         self.channel.abandon()
@@ -499,12 +550,13 @@ class Connection(Source):
         """`cause` with peer and path, as the error of a completion."""
         peer = self.context.peer
         where = f"peer {peer.name}" if peer is not None else "no peer"
-        send = self.sender.flow.oldest
         path = ""
-        if send is not None:
-            path = f" path {send.subflow.path.entropy}"
-        elif self.channel.outstanding and self.context.paths is not None:
-            path = f" path {self.context.paths.paths[self.channel.outstanding[0].path].entropy}"
+        if self.dormant is None:
+            send = self.sender.flow.oldest
+            if send is not None:
+                path = f" path {self.context.paths.name(send.subflow.path.index)}"
+            elif self.channel.outstanding and self.context.paths is not None:
+                path = f" path {self.context.paths.name(self.channel.outstanding[0].path)}"
         return f"{where} qpn {self.context.peer_qpn:#x}{path}: {cause}"
 
     def _post(self, now: int, work: Work) -> None:
@@ -513,8 +565,9 @@ class Connection(Source):
         if self.state == State.ERR:
             self._complete(work.wr_id, Status.WR_FLUSH_ERR, Opcode(work.opcode), error=self.error)
             return
+        self._awaken()
         self.sender.post(work)
-        self.active_at = now
+        self.active_at = self.posted_at = now
         self.context.wake()
 
     def _complete(

@@ -22,8 +22,7 @@ cdef class Context:
     cdef public LossSignal loss_signal
     cdef public long long qpn
     cdef public long long peer_qpn
-    cdef public object address
-    cdef public object peer_address
+    cdef public object planes
     cdef public long long tag_in
     cdef public long long tag_out
     cdef public long long flow
@@ -40,7 +39,8 @@ cdef class Context:
     cdef public long long rto_min
     cdef public long long generation
     cdef public long long last_path
-    cpdef Packet packet(self, int kind, long long entropy, long long count)
+    cpdef Packet packet(self, int kind, long long entropy, long long count, long long plane=*)
+    cpdef long long plane_of(self, Packet packet)
     cpdef object wake(self)
     cpdef long long round_trip(self)
     cpdef long long ack_delay(self)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from transport.config import EndpointConfig
+    from transport.path import Planes
     from transport.peer import Peer
 
 
@@ -26,13 +27,15 @@ class Context:
     """Shared state of one connection; policy-free, every field is public.
 
     tag_out, tag_in: verification tags of the control payloads sent and expected. flow: the connection's own random
-    number (selectors). generation: the path set the control last knew;
-    last_path: index of the path of the latest data, -1 before any. Times are picoseconds.
+    number (selectors). planes: own and peer's address of each plane, none before the connection has a peer.
+    generation: the path set the control last knew; last_path: index of the path of the latest data, -1 before any.
+    Times are picoseconds.
     """
 
     def __init__(
-        self, config: EndpointConfig, domain: ProtectionDomain, counters: Counters, timers: Timers, ready: deque[Source]
-    ) -> None:
+        self, config: EndpointConfig, domain: ProtectionDomain, counters: Counters, timers: Timers,
+        ready: deque[Source], signals: tuple[AckSignal, LossSignal],
+    ) -> None:  # fmt: skip
         self.config = config
         self.domain = domain
         self.counters = counters
@@ -44,12 +47,10 @@ class Context:
         self.paths: PathSet = None  # type: ignore[assignment]
         self.control: Control = None  # type: ignore[assignment]
         self.pacer = Pacer(0)
-        self.ack_signal = AckSignal()
-        self.loss_signal = LossSignal()
+        self.ack_signal, self.loss_signal = signals  # filled anew for each event: all connections share them
         self.qpn = 0
         self.peer_qpn = 0
-        self.address = b""
-        self.peer_address = b""
+        self.planes: Planes = ()
         self.tag_in = 0
         self.tag_out = 0
         self.flow = 0
@@ -67,12 +68,14 @@ class Context:
         self.generation = 0
         self.last_path = -1
 
-    def packet(self, kind: cython.int, entropy: cython.longlong, count: cython.longlong) -> Packet:
-        """A new packet to the peer, by `entropy`, with `count` fresh PSNs. Control packets get their class and tag."""
+    def packet(
+        self, kind: cython.int, entropy: cython.longlong, count: cython.longlong, plane: cython.longlong = 0
+    ) -> Packet:  # fmt: skip
+        """A new packet to the peer, by `entropy` on `plane`, with `count` fresh PSNs. Control packets get their class
+        and tag."""
         packet = Packet()
         packet.kind = kind
-        packet.src = self.address
-        packet.dst = self.peer_address
+        packet.src, packet.dst = self.planes[plane]
         packet.qpn = self.peer_qpn
         packet.src_qpn = self.qpn
         packet.entropy = entropy
@@ -83,6 +86,14 @@ class Context:
         packet.priority = CLASS_CONTROL
         self.psn = (self.psn + count) & PSN_MASK
         return packet
+
+    def plane_of(self, packet: Packet) -> cython.longlong:
+        """The plane by which a packet of the peer came; -1 if it did not run between two addresses of one plane."""
+        plane: cython.longlong
+        for plane, (source, destination) in enumerate(self.planes):
+            if packet.src == destination and packet.dst == source:
+                return plane
+        return -1
 
     def wake(self) -> None:
         """The connection may have something to send: give it a turn."""

@@ -11,13 +11,16 @@ cdef class Counters:
     cdef public long long timeouts
     cdef public long long tail_probes
     cdef public long long duplicates
+    cdef public long long control_duplicates
     cdef public long long spurious
     cdef public long long acks_sent
     cdef public long long acks_received
+    cdef public long long stale_acks
     cdef public long long marked_packets
     cdef public long long control_sent
     cdef public long long control_retransmits
     cdef public long long probes_sent
+    cdef public long long probes_received
     cdef public long long rejects_sent
     cdef public long long messages_delivered
     cdef public long long requests_completed
@@ -32,3 +35,5 @@ cdef class Counters:
     cdef public long long dropped_bad_ack
     cdef public long long dropped_bad_control
     cdef public long long dropped_bad_probe
+    cdef public long long dropped_bad_reject
+    cdef public long long dropped_cnp

@@ -19,13 +19,16 @@ class Counters:
         self.timeouts = 0
         self.tail_probes = 0
         self.duplicates = 0
+        self.control_duplicates = 0
         self.spurious = 0
         self.acks_sent = 0
         self.acks_received = 0
+        self.stale_acks = 0
         self.marked_packets = 0
         self.control_sent = 0
         self.control_retransmits = 0
         self.probes_sent = 0
+        self.probes_received = 0
         self.rejects_sent = 0
         self.messages_delivered = 0
         self.requests_completed = 0
@@ -40,6 +43,8 @@ class Counters:
         self.dropped_bad_ack = 0
         self.dropped_bad_control = 0
         self.dropped_bad_probe = 0
+        self.dropped_bad_reject = 0
+        self.dropped_cnp = 0
 
     def as_dict(self) -> dict[str, int]:
         """All counters by name."""
@@ -59,13 +64,16 @@ NAMES: tuple[str, ...] = (
     "timeouts",
     "tail_probes",
     "duplicates",
+    "control_duplicates",
     "spurious",
     "acks_sent",
     "acks_received",
+    "stale_acks",
     "marked_packets",
     "control_sent",
     "control_retransmits",
     "probes_sent",
+    "probes_received",
     "rejects_sent",
     "messages_delivered",
     "requests_completed",
@@ -80,4 +88,6 @@ NAMES: tuple[str, ...] = (
     "dropped_bad_ack",
     "dropped_bad_control",
     "dropped_bad_probe",
+    "dropped_bad_reject",
+    "dropped_cnp",
 )

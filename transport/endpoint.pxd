@@ -7,12 +7,15 @@ from transport.timers cimport Source, Timers
 cdef class Endpoint:
     cdef public object config
     cdef public object address
+    cdef public object addresses
+    cdef public object told
     cdef public object caps
     cdef public object rng
     cdef public list entropies
     cdef public Counters totals
     cdef public Timers timers
     cdef public object ready
+    cdef public tuple signals
     cdef public object completions
     cdef public Table connections
     cdef public dict peers

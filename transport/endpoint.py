@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import cython
 
+from cc.signals import AckSignal, LossSignal
 from transport.clock import Time
 from transport.completion import Completion
-from transport.config import PROTOCOL_VERSION, ConnectionParameters, EndpointConfig
+from transport.config import MAX_PLANES, PROTOCOL_VERSION, ConnectionParameters, EndpointConfig
 from transport.connection import Connection
 from transport.context import Context
 from transport.counters import Counters
@@ -27,6 +28,7 @@ from transport.timers import Source, Timers
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
     from transport.paths import PathEvent
     from transport.responder import Responder
@@ -36,17 +38,28 @@ QUANTUM = 32
 
 
 class Endpoint:
-    """One host's transport. address: its IP address, 4 or 16 bytes; rng: the only source of randomness."""
+    """One host's transport. address: its IP address, 4 or 16 bytes, or several of one family, the first for plane 0 and
+    so on: a connection then runs over all of these planes. rng: the only source of randomness."""
 
-    def __init__(self, config: EndpointConfig, address: bytes, caps: NicCaps, rng: random.Random) -> None:
+    def __init__(
+        self, config: EndpointConfig, address: bytes | Sequence[bytes], caps: NicCaps, rng: random.Random
+    ) -> None:
+        addresses = (address,) if isinstance(address, bytes) else tuple(address)
         if config.mtu > caps.mtu:
             raise ConfigError(f"mtu = {config.mtu}: this Nic carries at most {caps.mtu}")
-        if len(address) not in (4, 16):
-            raise ConfigError(f"address = {address!r}: 4 bytes (IPv4) or 16 bytes (IPv6) are allowed")
+        for one in addresses:
+            if len(one) not in (4, 16):
+                raise ConfigError(f"address = {one!r}: 4 bytes (IPv4) or 16 bytes (IPv6) are allowed")
+        if not 1 <= len(addresses) <= MAX_PLANES or len(set(addresses)) < len(addresses):
+            raise ConfigError(f"address = {address!r}: 1 to {MAX_PLANES} are allowed, each once")
+        if len({len(one) for one in addresses}) > 1:
+            raise ConfigError(f"address = {address!r}: addresses of one family are allowed")
         self.config = config
-        self.address = address
+        self.address = addresses[0]
+        self.addresses = addresses
         self.caps = caps
         self.rng = rng
+        self.told = tuple(one.hex() for one in addresses)  # the same text for all connections
         self.entropies = config.ports()
         if len(self.entropies) > caps.max_entropies:
             raise ConfigError(
@@ -55,9 +68,10 @@ class Endpoint:
         self.totals = Counters()
         self.timers = Timers()
         self.ready: deque[Source] = deque()
+        self.signals = (AckSignal(), LossSignal())
         self.completions: deque[Completion] = deque()
         self.connections = Table(rng, 1 << 24)
-        self.peers: dict[bytes, Peer] = {}
+        self.peers: dict[tuple[bytes, ...], Peer] = {}
         self.resting: deque[tuple[Time, int]] = deque()
         self.deferred: list[Responder] = []  # run when the packets of the last poll_transmit have been sent
         self.now = 0
@@ -71,16 +85,15 @@ class Endpoint:
         """A queue pair in INIT. Its `parameters` are what the peer needs for `Connection.connect`."""
         while self.resting and self.resting[0][0] <= now:
             self.connections.remove(self.resting.popleft()[1])
-        context = Context(self.config, domain, self.totals, self.timers, self.ready)
+        context = Context(self.config, domain, self.totals, self.timers, self.ready, self.signals)
         context.qpn = self.connections.add(None)
-        context.address = self.address
         context.tag_in = self.rng.getrandbits(32)
         context.flow = self.rng.getrandbits(31)
         context.psn = self.rng.getrandbits(24)
         first = (self.rng.getrandbits(32), self.rng.getrandbits(32))
         config = self.config
         parameters = ConnectionParameters(
-            version=PROTOCOL_VERSION, address=self.address.hex(), qpn=context.qpn, tag=context.tag_in, dsn=first[0],
+            version=PROTOCOL_VERSION, addresses=self.told, qpn=context.qpn, tag=context.tag_in, dsn=first[0],
             csn=first[1], mtu=config.mtu, window=config.window, max_rd_atomic=config.max_rd_atomic,
             inline=config.inline,
             icrc="id0" if config.icrc else "off",
@@ -91,16 +104,17 @@ class Endpoint:
         self.connections.put(context.qpn, connection)
         return connection
 
-    def peer(self, address: bytes) -> Peer:
-        """The peer host at `address`, with its paths."""
-        peer = self.peers.get(address)
+    def peer(self, addresses: tuple[bytes, ...]) -> Peer:
+        """The peer host at these addresses, one for each of ours, with its paths."""
+        peer = self.peers.get(addresses)
         if peer is None:
             floor = self.config.floor or max(1, len(self.entropies) // 4)
+            planes = tuple(zip(self.addresses, addresses, strict=True))
             peer = Peer(
-                _text(address), address, self.entropies, self.config.selector, self.caps.base_rtt, floor, self.rng,
+                _text(addresses[0]), planes, self.entropies, self.config.selector, self.caps.base_rtt, floor, self.rng,
                 self.timers, self.ready,
             )  # fmt: skip
-            self.peers[address] = peer
+            self.peers[addresses] = peer
         return peer
 
     def forget(self, connection: Connection) -> None:
@@ -110,7 +124,7 @@ class Endpoint:
             peer.leave(connection)
             peer.users -= 1
             if not peer.users:
-                self.peers.pop(peer.address, None)
+                self.peers.pop(tuple(theirs for _, theirs in peer.planes), None)
         self.connections.put(connection.qpn, None)
         rest = 2 * (self.config.least_rto(self.caps) << min(self.config.retries + 1, 10))
         self.resting.append((self.now + rest, connection.qpn))
@@ -123,10 +137,10 @@ class Endpoint:
         self.totals.packets_received += packet.count
         connection: Connection | None = self.connections.get(packet.qpn)
         if connection is None:
-            self.totals.dropped_unknown_qpn += 1
+            self.totals.dropped_unknown_qpn += packet.count
             return
-        if packet.src != connection.context.peer_address:
-            self.totals.dropped_wrong_address += 1
+        if connection.context.plane_of(packet) < 0:
+            self.totals.dropped_wrong_address += packet.count
             return
         connection.receive(now, packet)
 

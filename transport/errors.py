@@ -33,3 +33,8 @@ class NegotiationError(RemoteProtocolError):
 
 class NicError(PolyroceError):
     """A device or socket failed."""
+
+
+class LinkDownError(NicError):
+    """The way out is gone for now: an interface is down or its address or route removed. What was to be sent is lost,
+    and the device works again when the way is back."""

@@ -14,7 +14,7 @@ from transport.control import Ack
 
 NEW = 0  #: place it
 DUPLICATE = 1  #: acknowledge, do not place
-OUTSIDE = 2  #: beyond the window: drop
+OUTSIDE = 2  #: more than a window away: drop
 
 _SMALLEST = 64
 
@@ -38,8 +38,8 @@ class Ledger:
 
     def classify(self, sequence: cython.longlong) -> cython.int:
         """NEW, DUPLICATE or OUTSIDE. Changes nothing."""
-        if sequence < self.edge:
-            return 1
+        if sequence < self.edge:  # the sender knows all below edge - window: nothing from there waits for an answer
+            return 1 if sequence >= self.edge - self.window else 2
         if sequence >= self.edge + self.window:
             return 2
         if sequence < self.top and self.ring[sequence & self.mask]:
@@ -93,15 +93,6 @@ class Ledger:
         ack.last_duplicate = self.last_duplicate & 0xFFFFFFFF
         self._move_base(self.previous_edge)
         self.previous_edge = self.edge
-
-    def release(self) -> bool:
-        """Give the ring back if nothing is missing. An idle connection keeps none."""
-        if self.edge != self.top:
-            return False
-        self.base = self.previous_edge = self.edge
-        self.mask = 0
-        self.ring = bytearray(1)
-        return True
 
     def _move_base(self, to: cython.longlong) -> None:
         while self.base < to:

@@ -1,6 +1,7 @@
 cdef class Path:
     cdef public long long index
     cdef public long long entropy
+    cdef public long long plane
     cdef public long long state
     cdef public long long srtt
     cdef public long long rttvar

@@ -1,4 +1,4 @@
-"""One path to a peer: a UDP source port and what is known of it. The rules of its states are in transport/paths.py."""
+"""One path to a peer: a plane, a UDP source port, and what is known of it. Its states' rules: transport/paths.py."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ STATE_NAMES = ("GOOD", "SUSPECT", "BAD", "PROBING", "DENIED")
 class Path:
     """One path. Times are picoseconds, -1 before the first.
 
-    index: place among all paths to the peer; entropy: source port. state: one of the above. srtt, rttvar, min_rtt,
-    latest_rtt: round trips (RFC 6298). ecn: moving share of marked packets; congested: it is high. in_flight:
-    payload bytes, kept by the engine. losses: blamed since the last delivery. heard_at, sent_at: last delivery, last
-    departure. usable: place in the set's list of usable paths, -1 if not in it. recent: deliveries among the set's
-    latest ones. wants_probe: waits in the set's queue for one; tried, failed: probes since it is SUSPECT.
+    index: place among all paths to the peer; entropy: source port; plane: number of the pair of addresses it runs
+    between. state: one of the above. srtt, rttvar, min_rtt, latest_rtt: round trips (RFC 6298). ecn: moving share
+    of marked packets; congested: it is high. in_flight: payload bytes, kept by the engine. losses: blamed since the
+    last delivery. heard_at, sent_at: last delivery, last departure. usable: place in the set's list of usable paths,
+    -1 if not in it. recent: deliveries among the set's latest ones. wants_probe: waits in the set's queue for one;
+    tried, failed: probes since it is SUSPECT.
     """
 
-    def __init__(self, index: cython.longlong, entropy: cython.longlong) -> None:
+    def __init__(self, index: cython.longlong, entropy: cython.longlong, plane: cython.longlong = 0) -> None:
         self.index = index
         self.entropy = entropy
+        self.plane = plane
         self.state = GOOD
         self.srtt = -1
         self.rttvar = 0
@@ -44,5 +46,7 @@ class Path:
         self.failed = 0
 
 
+#: The pairs of addresses that paths run between, each (own, the peer's). Plane 0 comes first.
+Planes = tuple[tuple[bytes, bytes], ...]
 #: Several paths; see transport.packet.Packets for why the alias.
 Paths = list[Path]

@@ -2,6 +2,7 @@ from transport.path cimport Path
 from transport.selectors cimport Selector
 
 cdef class PathSet:
+    cdef public long long planes
     cdef public list paths
     cdef public list usable
     cdef public Selector selector
@@ -39,6 +40,8 @@ cdef class PathSet:
     cpdef object doubted(self, long long now, long long index)
     cpdef object blamed(self, long long now, long long index)
     cpdef object want_probe(self, Path path)
+    cpdef long long across(self, long long index, long long step)
+    cdef Path _elsewhere(self, Path path, long long avoid)
     cdef bint _scattered(self)
     cdef object _use(self, Path path)
     cdef object _mark(self, Path path, double share)

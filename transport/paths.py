@@ -1,7 +1,8 @@
 """The paths to one peer: their health, their round trips, and the summary a congestion control sees.
 
-A path is a UDP source port. All connections to a peer share this state, so a subflow is only a port. The rules of the
-path state machine are the table TRANSITIONS and the floor, and nothing else:
+A path is a UDP source port on one plane, a plane being a pair of addresses. All connections to a peer share this state,
+so a subflow is only a port. The rules of the path state machine are the table TRANSITIONS and the floor, and nothing
+else:
 
     GOOD      carries data
     SUSPECT   something on it is late or lost; it is probed, and carries data only if there are fewer GOOD paths than
@@ -65,7 +66,7 @@ _SAMPLES = 16
 _MAX_EVENTS = 1024
 #: Base round trips after which a packet is late when nobody has measured anything.
 _GENEROUS = 10
-#: How many further paths are looked at to steer around a marked one.
+#: How many further paths are looked at to steer around a marked one, and on another plane for a usable one.
 _TRIES = 4
 #: Packets that other paths delivered in place of this one, without a delivery between, that make it SUSPECT.
 _BLAMES = 2
@@ -73,7 +74,8 @@ _BLAMES = 2
 
 @dataclass(frozen=True, slots=True)
 class PathEvent:
-    """A path to `peer` changed its state at `time` (picoseconds) because of `cause`."""
+    """The path to `peer` by source port `entropy` on `plane` changed its state at `time` (picoseconds) because of
+    `cause`."""
 
     time: int
     peer: str
@@ -81,14 +83,16 @@ class PathEvent:
     old: int
     new: int
     cause: str
+    plane: int = 0
 
 
 class PathSet:
     """All paths to one peer.
 
-    floor: paths that stay usable whatever happens. base_rtt: round trip of an idle network, picoseconds. usable: the
-    paths that carry data, in no meaningful order. heard_at: last delivery by any path. generation: counts changes of
-    `usable`. events_dropped: PathEvents that nobody fetched in time.
+    Path i is source port i % len(entropies) on plane i // len(entropies), so that equal ports on two planes are two
+    paths. floor: paths that stay usable whatever happens. base_rtt: round trip of an idle network, picoseconds. usable:
+    the paths that carry data, in no meaningful order. heard_at: last delivery by any path. generation: counts changes
+    of `usable`. events_dropped: PathEvents that nobody fetched in time.
     """
 
     def __init__(
@@ -99,8 +103,11 @@ class PathSet:
         base_rtt: int,
         floor: int,
         peer: str,
+        planes: int = 1,
     ) -> None:
-        self.paths: list[Path] = [Path(index, entropy) for index, entropy in enumerate(entropies)]
+        count = len(entropies)
+        self.planes = planes
+        self.paths: list[Path] = [Path(i, entropies[i % count], i // count) for i in range(count * planes)]
         self.usable: list[Path] = []
         self.selector = selector
         self.rng = rng
@@ -128,14 +135,16 @@ class PathSet:
         self.recent: list[int] = []  # the latest samples, oldest first
         self.sorted: list[int] = []  # the same, by size
         selector.bind(self.paths)
-        for path in self.paths:
-            self._include(path)
+        for first in range(count):  # neighbours on different planes, so that a pass loads all planes alike
+            for path in self.paths[first::count]:
+                self._include(path)
 
     # What the engine asks
 
     def select(self, now: cython.longlong, flow: cython.longlong, avoid: cython.longlong) -> cython.longlong:
         """The index of the path for the next send of `flow`, a stable random number of the connection. `avoid`: an
-        index that must not be chosen if there is another, -1 for none."""
+        index that must not be chosen if there is another, -1 for none. It lost this packet, so its plane is avoided too
+        if `across` finds a path on another."""
         path: Path
         count: cython.longlong = len(self.usable)
         place: cython.longlong = self.selector.choose(self.usable, self.rng, now, flow)
@@ -147,9 +156,34 @@ class PathSet:
                 path = self.usable[place]
                 if not path.congested and path.index != avoid:
                     break
+        if avoid >= 0 and self.planes > 1:
+            path = self._elsewhere(path, avoid)
         if path.index == avoid and count > 1:
             path = self.usable[place + 1 if place + 1 < count else 0]
         return path.index
+
+    def _elsewhere(self, path: Path, avoid: cython.longlong) -> Path:
+        """`path`, or instead of one on the plane of `avoid` one on another."""
+        step: cython.longlong
+        lost: Path = self.paths[avoid]
+        if path.plane == lost.plane:
+            for step in range(1, self.planes):
+                index: cython.longlong = self.across(avoid, step)
+                if index >= 0:
+                    return self.paths[index]
+        return path
+
+    def across(self, index: cython.longlong, step: cython.longlong) -> cython.longlong:
+        """A usable path `step` planes on from that of path `index`: the one of the same source port, or one of the next
+        few; -1 if none of these is usable."""
+        i: cython.longlong
+        count: cython.longlong = len(self.paths) // self.planes
+        plane: cython.longlong = (index // count + step) % self.planes
+        for i in range(min(_TRIES, count)):
+            other: Path = self.paths[plane * count + (index + i) % count]
+            if other.usable >= 0:
+                return other.index
+        return -1
 
     def loss_delay(self, index: cython.longlong) -> cython.longlong:
         """Picoseconds after which a packet on this path is late: `delay_bound`, and while the path has no sample at
@@ -172,6 +206,11 @@ class PathSet:
         """Whether marks mean slow down; if not, they mean switch path (transport/arbiter.py). A selector that does not
         steer around marked paths leaves nothing but to slow down."""
         return not self.selector.steers or arbitrate(self.active_count, self.active_congested, self._scattered()) != 1
+
+    def name(self, index: int) -> str:
+        """What errors call a path: its source port, and the plane where there are several."""
+        path = self.paths[index]
+        return f"{path.entropy}" if self.planes == 1 else f"{path.entropy} of plane {path.plane}"
 
     def poll_event(self) -> PathEvent | None:
         """The oldest untold change of state, or None."""
@@ -372,7 +411,7 @@ class PathSet:
         if len(self.events) >= _MAX_EVENTS:
             self.events.popleft()
             self.events_dropped += 1
-        self.events.append(PathEvent(now, self.peer, path.entropy, old, new, cause))
+        self.events.append(PathEvent(now, self.peer, path.entropy, old, new, cause, path.plane))
 
     def _trim(self) -> None:
         """A SUSPECT path that the floor needed may not be needed any more: the one kept longest goes first."""

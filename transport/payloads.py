@@ -141,8 +141,6 @@ def _encode(control: Control) -> bytes:
     if isinstance(control, Credit):
         return _TOTAL.pack(CREDIT, _fitting(control, control.total))
     if isinstance(control, RecvAdvert):
-        if not control.receives:
-            raise _wrong(control, "receives is empty")
         return _ADVERT.pack(RECV_ADVERT, len(control.receives), control.number) + b"".join(
             [_RECEIVE.pack(item.rkey, item.address, _fitting(control, item.length)) for item in control.receives]
         )
@@ -366,7 +364,7 @@ def _decode_advert(data: bytes) -> RecvAdvert:
     fixed: cython.longlong = _ADVERT.size
     step: cython.longlong = _RECEIVE.size
     count: cython.longlong = data[1] if size > 1 else 0
-    if count == 0 or size != fixed + count * step or data[2] or data[3]:
+    if size != fixed + count * step or data[2] or data[3]:
         raise WireError(f"RECV_ADVERT of {count} receives has {size} bytes or reserved bytes that are not 0")
     _, _, number = _ADVERT.unpack_from(data)
     receives = []

@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transport.connection import Connection
+    from transport.path import Planes
 
 
 class Peer(Source):
-    """One peer address. carrier: the connection that data flowed on last; probes, which need no connection of their
-    own, go to its queue pair. users: connections to this peer."""
+    """One peer host. planes: the pairs of addresses towards it. carrier: the connection that data flowed on last;
+    probes, which need no connection of their own, go to its queue pair. users: connections to this peer."""
 
     def __init__(
-        self, name: str, address: bytes, entropies: Sequence[int], selector: str, base_rtt: int, floor: int,
+        self, name: str, planes: Planes, entropies: Sequence[int], selector: str, base_rtt: int, floor: int,
         rng: random.Random, timers: Timers, ready: deque[Source],
     ) -> None:  # fmt: skip
         Source.__init__(self)
         self.name = name
-        self.address = address
-        self.paths = PathSet(entropies, selectors.make(selector), rng, base_rtt, floor, name)
+        self.planes = planes
+        self.paths = PathSet(entropies, selectors.make(selector), rng, base_rtt, floor, name, len(planes))
         self.subflows = [Subflow(path) for path in self.paths.paths]
         self.prober = Prober(self.paths, rng)
         self.timers = timers
@@ -72,7 +73,7 @@ class Peer(Source):
                 break
             connection = self.carrier
             path = self.paths.paths[index]
-            packet = connection.context.packet(DATAGRAM, path.entropy, 1)
+            packet = connection.context.packet(DATAGRAM, path.entropy, 1, path.plane)
             packet.control = Probe(self.prober.sent(now, index), path.entropy)
             packet.priority = CLASS_DATA
             packet.ecn = ECT_0
@@ -83,6 +84,6 @@ class Peer(Source):
         self.timers.arm(self, due if self.carrier is not None else NEVER)
         return False
 
-    def probe_reply(self, now: cython.longlong, reply: ProbeReply) -> bool:
-        """False if this answers no probe of ours."""
-        return bool(self.prober.reply(now, reply.nonce, reply.entropy, reply.hold, reply.marked))
+    def probe_reply(self, now: cython.longlong, reply: ProbeReply, plane: cython.longlong) -> bool:
+        """A reply came by `plane`. False if it answers no probe of ours."""
+        return bool(self.prober.reply(now, reply.nonce, reply.entropy, reply.hold, reply.marked, plane))

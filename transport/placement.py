@@ -43,13 +43,22 @@ def as_view(buffer: Buffer, what: str) -> memoryview:
     """A flat view of bytes on any C-contiguous buffer; ConfigError otherwise."""
     try:
         view = memoryview(buffer)
-    except TypeError:
+    except (TypeError, ValueError, BufferError):
         raise ConfigError(
             f"{what} = {type(buffer).__name__}: a buffer, or a number of phantom bytes, is allowed"
         ) from None
+    if "O" in view.format:
+        raise ConfigError(f"{what} holds Python objects: numbers and bytes are allowed")
     if not view.c_contiguous:
         raise ConfigError(f"{what} is not C-contiguous")
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    if not view.nbytes:
+        return memoryview(b"")
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):  # an element type that memoryview does not know; numpy shows its bytes itself
+        if not hasattr(buffer, "reshape"):
+            raise ConfigError(f"{what} has elements of format {view.format!r}: bytes are allowed") from None
+        return memoryview(buffer.reshape(-1).view("u1"))
 
 
 class MemoryRegion:

@@ -25,7 +25,7 @@ from transport.paths import PathSet
 if TYPE_CHECKING:
     import random
 
-#: At most one probe every this fraction of a round trip, and this many without an answer.
+#: At most one probe every this fraction of a round trip for each plane, and this many without an answer.
 _PER_RTT = 8
 _MAX_OUTSTANDING = 64
 #: Probes to a SUSPECT path, all of which must fail: at 5 % loss each way a healthy path fails one volley in 100,000.
@@ -133,8 +133,9 @@ class Prober:
             return -1
         if paths.heard_at > self.silent_at:
             self.silences = 0
-        self.next_at = now + (max(1, self._rtt() // _PER_RTT) << min(self.silences // _PER_RTT, _LONGEST_HUSH))
-        if now > self.active_until or len(self.deadlines) >= _MAX_OUTSTANDING:
+        pause: cython.longlong = max(1, self._rtt() // (_PER_RTT * paths.planes))
+        self.next_at = now + (pause << min(self.silences // _PER_RTT, _LONGEST_HUSH))
+        if now > self.active_until or len(self.deadlines) >= _MAX_OUTSTANDING * paths.planes:
             return -1
         while paths.wanting:
             path = paths.paths[paths.wanting.popleft()]
@@ -169,15 +170,17 @@ class Prober:
             item.nonce = nonce
         return nonce
 
-    def reply(self, now: cython.longlong, nonce: int, entropy: int, hold: int, marked: bool) -> bool:
-        """A reply came, after the peer held the probe for `hold` picoseconds. False if it answers no outstanding probe;
-        then nothing was changed but a count."""
+    def reply(
+        self, now: cython.longlong, nonce: int, entropy: int, hold: int, marked: bool, plane: int = 0
+    ) -> bool:  # fmt: skip
+        """A reply came by `plane`, after the peer held the probe for `hold` picoseconds. False if it answers no probe
+        that is outstanding on this very path; then nothing was changed but a count."""
         probe = self.outstanding.get(nonce)
-        if probe is None or self.paths.paths[probe.index].entropy != entropy:
+        path: Path | None = self.paths.paths[probe.index] if probe is not None else None
+        if probe is None or path is None or path.entropy != entropy or path.plane != plane:
             self.unknown_replies += 1
             return False
         del self.outstanding[nonce]
-        path: Path = self.paths.paths[probe.index]
         item = self._recovering(path)
         if item is not None and item.nonce == nonce:
             item.nonce = -1
@@ -252,6 +255,8 @@ class Prober:
             path.failed += 1
             if path.failed >= _VOLLEY:
                 self._evict(now, path)
+                if paths.planes > 1:
+                    self._doubt_plane(now, path.plane, probe.sent_at)
 
     def _evict(self, now: int, path: Path) -> None:
         path.tried = path.failed = 0
@@ -261,6 +266,15 @@ class Prober:
             self._plan(path.index, item, now + item.back_off)
         else:  # the floor kept it: ask again
             self.paths.want_probe(path)
+
+    def _doubt_plane(self, now: int, plane: int, since: int) -> None:
+        """A path of the plane is dead. If nothing was heard on all of the plane since then, ask its other paths too,
+        before data is lost on each of them."""
+        others = [path for path in self.paths.paths if path.plane == plane]
+        if max(path.heard_at for path in others) <= since:
+            for path in others:
+                if path.state == GOOD:
+                    self.paths.doubted(now, path.index)
 
     def _plan(self, index: int, item: Recovering, at: int) -> None:
         item.at = at

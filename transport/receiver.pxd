@@ -21,6 +21,7 @@ cdef class Receiver:
     cdef long long trigger_seq
     cdef long long trigger_psn
     cdef long long trigger_entropy
+    cdef long long trigger_plane
     cdef long long trigger_at
     cpdef object on_data(self, long long now, Packet packet)
     cpdef object on_control_arrival(self, long long now, Packet packet)

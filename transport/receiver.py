@@ -63,6 +63,7 @@ class Receiver:
         self.trigger_seq = 0
         self.trigger_psn = 0
         self.trigger_entropy = 0
+        self.trigger_plane = 0
         self.trigger_at = 0
 
     # Receive queue
@@ -101,12 +102,12 @@ class Receiver:
         if packet.length > count * context.segment or (
             count > 1 and (packet.segment != context.segment or packet.length <= (count - 1) * packet.segment)
         ):
-            context.counters.dropped_bad_length += 1
+            context.counters.dropped_bad_length += count
             return
         for i in range(count):
             state = ledger.classify(first + i)
             if state == 2:
-                context.counters.dropped_outside_window += 1
+                context.counters.dropped_outside_window += count
                 return
             if state == 0:
                 fresh += 1
@@ -115,7 +116,13 @@ class Receiver:
         marked: cython.bint = packet.ecn == CE
         region: MemoryRegion | None = None
         if fresh:
-            if packet.length > 0:  # zero bytes touch no memory: no key is looked at (rule P3)
+            # Zero bytes touch no memory, so no key is looked at (rule P3). The tag takes its place: else whoever
+            # guesses a sequence number could make this side believe that its segment has come.
+            if packet.length == 0:
+                if packet.rkey != context.tag_in:
+                    context.counters.dropped_wrong_tag += 1
+                    return
+            else:
                 region = context.domain.find(packet.rkey, packet.address, packet.length, _REMOTE_WRITE, context.qpn)
                 if region is None:
                     self._reject(now, packet)
@@ -160,7 +167,7 @@ class Receiver:
         whole = max(1, (msg.length + segment - 1) // segment)
         if msg.op == OP_READ_RESPONSE:
             work = self.connection.find_read(msg.number)
-            if work is None or work.reply is not None:
+            if work is None or work.opcode != Opcode.RDMA_READ or work.reply is not None:
                 return self._told_before()
             if msg.length != work.length or msg.count != whole:
                 return False
@@ -231,7 +238,7 @@ class Receiver:
         if not self.ack_now and self.ack_due > now:
             return 0
         context = self.context
-        packet = context.packet(DATAGRAM, self.trigger_entropy, 1)
+        packet = context.packet(DATAGRAM, self.trigger_entropy, 1, self.trigger_plane)
         ack = Ack()
         self.ledger.fill(ack, context.max_ack_bits)
         self.channel.fill(ack)
@@ -255,6 +262,7 @@ class Receiver:
         self.trigger_seq = sequence
         self.trigger_psn = psn
         self.trigger_entropy = packet.entropy
+        self.trigger_plane = self.context.plane_of(packet)
         self.trigger_at = now
 
     def _schedule(self, now: cython.longlong) -> None:
@@ -266,13 +274,13 @@ class Receiver:
     def _reject(self, now: cython.longlong, packet: Packet) -> None:
         """Key, right or bounds are wrong: nothing is placed, nothing of ours changes, the peer is told (rule P9)."""
         context = self.context
-        context.counters.dropped_bad_key += 1
+        context.counters.dropped_bad_key += packet.count
         if now < self.reject_at:
             return
         self.reject_at = now + context.round_trip()
         if self.ack_due < NEVER:  # what came before the refused packet is acknowledged before it is refused
             self.ack_now = True
-        answer = context.packet(DATAGRAM, packet.entropy, 1)
+        answer = context.packet(DATAGRAM, packet.entropy, 1, context.plane_of(packet))
         answer.control = Reject(packet.seq, packet.rkey, packet.address, Status.REM_ACCESS_ERR)
         context.counters.rejects_sent += 1
         self.connection.send_datagram(answer)

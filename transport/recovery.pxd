@@ -11,6 +11,7 @@ cdef class Recovery:
     cdef public Channel channel
     cdef public object connection
     cdef public long long expirations
+    cdef public long long acked_at
     cdef public long long heard_at
     cdef public long long newest_acked
     cdef public long long duplicates

@@ -20,7 +20,7 @@ import cython
 
 from cc.signals import AckSignal, LossSignal
 from transport.channel import Channel
-from transport.clock import NEVER
+from transport.clock import MS, NEVER
 from transport.completion import Status
 from transport.context import Context
 from transport.control import SPACE_DATA, Ack
@@ -45,7 +45,8 @@ class Recovery:
         self.channel = channel
         self.connection = connection
         self.expirations = 0
-        self.heard_at = -NEVER  # last ACK that told something new
+        self.acked_at = -NEVER  # last ACK that told something new
+        self.heard_at = -NEVER  # the same, or the last timeout
         self.newest_acked = -NEVER  # latest departure of anything known to have arrived
         self.duplicates = 0
         self.reorder_quarters = 1  # reorder window in quarters of the round trip, 1 to 16
@@ -66,7 +67,9 @@ class Recovery:
         edge: cython.longlong = unwrap(ack.edge, una)
         base: cython.longlong = unwrap(ack.base, edge)
         bits: cython.longlong = ack.bits
-        if edge > sender.next or base + bits > sender.next or 8 * min(len(ack.received), len(ack.marked)) < bits:
+        if edge > sender.next or base > edge or base + bits > sender.next:
+            return False
+        if 8 * min(len(ack.received), len(ack.marked)) < bits:
             return False
         if not self.channel.knows(ack):
             return False
@@ -101,8 +104,9 @@ class Recovery:
         self._flush_batch(now)
         self._count_duplicates(ack)
         if newest is None and not control_acked:
+            context.counters.stale_acks += 1
             return True
-        self.heard_at = now
+        self.acked_at = self.heard_at = now
         self.expirations = 0
         if newest is not None:
             self._tell_control(now, signal)
@@ -137,6 +141,9 @@ class Recovery:
             send = send.previous
         if send is None:
             return -NEVER
+        # Copies that left on several planes at once: that one of them arrived dates the others.
+        if latest is not None and send is not latest and send.sent_at == latest.sent_at:
+            self.newest_acked = max(self.newest_acked, send.sent_at)
         if dsn == send.first + send.count - 1:
             rtt: cython.longlong = now - send.sent_at - ack.hold
             if rtt > 0:
@@ -320,18 +327,24 @@ class Recovery:
         if since < NEVER and now >= self._silence_from(since):
             self._silence(now)
 
+    def last_ack(self, now: cython.longlong) -> str:
+        """When the peer last acknowledged something, for errors."""
+        if self.acked_at == -NEVER:
+            return "never an ACK"
+        return f"last ACK {(now - self.acked_at) / MS:.3f} ms ago"
+
     def _silence(self, now: cython.longlong) -> None:
         context = self.context
         self.expirations += 1
         context.counters.timeouts += 1
         if self.expirations > context.config.retries + 1:
-            self.connection.fail(
-                now, Status.RETRY_EXC_ERR, f"no answer after {context.config.retries} retransmission timeouts", None
-            )
+            cause = f"no answer after {context.config.retries} retransmission timeouts, {self.last_ack(now)}"
+            self.connection.fail(now, Status.RETRY_EXC_ERR, cause, None)
             return
         send: Send | None = self.sender.flow.oldest
         if send is not None:
             context.paths.suspected(now, send.subflow.path.index)
+            self.sender.everywhere = context.paths.planes > 1
         if self.channel.outstanding:
             self.channel.timeout()
         if send is not None and self.expirations == 1:

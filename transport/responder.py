@@ -67,6 +67,10 @@ class Responder:
                 return
 
     def _read(self, now: cython.longlong, request: ReadReq) -> bool:
+        if request.reply_address + request.length > 1 << 64:
+            cause = "READ whose reply passes the end of memory"
+            self.connection.refuse(now, Status.REM_INV_REQ_ERR, request.number, cause)
+            return False
         work = Work(0, Opcode.RDMA_READ, request.length)
         work.response = True
         work.number = request.number

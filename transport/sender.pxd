@@ -21,6 +21,7 @@ cdef class Sender:
     cdef public object missing
     cdef public Flow flow
     cdef public bint probe_tail
+    cdef public bint everywhere
     cdef public bint window_limited
     cdef public long long last_sent_at
     cpdef long long transmit(self, long long now, object out, long long limit)

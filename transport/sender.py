@@ -52,6 +52,7 @@ class Sender:
         self.missing: deque[int] = deque()
         self.flow = Flow()
         self.probe_tail = False
+        self.everywhere = False
         self.window_limited = False
         self.last_sent_at = -NEVER
 
@@ -202,11 +203,13 @@ class Sender:
             self.connection.fail(
                 now,
                 Status.RETRY_EXC_ERR,
-                f"segment {dsn - work.first} was sent {old.copies} times over several paths",
+                f"segment {dsn - work.first} was sent {old.copies} times over several paths, "
+                f"{self.connection.recovery.last_ack(now)}",
                 work,
             )
             return False
         self._copy(now, old, dsn, count, out)
+        self._everywhere(now, dsn, out)
         return True
 
     def _tail_probe(self, now: cython.longlong, out: Packets) -> cython.longlong:
@@ -222,14 +225,36 @@ class Sender:
         self.context.counters.tail_probes += 1
         self.lose(now, newest, dsn)
         self._copy(now, newest, dsn, 1, out)
+        self._everywhere(now, dsn, out)
         return 1
 
+    def _everywhere(self, now: cython.longlong, dsn: cython.longlong, out: Packets) -> None:
+        """After silence, the copy of segment `dsn` that was just sent goes out on the other planes too: one may be
+        down, which one is not known, and to try one at a time would take long, as each timeout backs off."""
+        step: cython.longlong
+        if not self.everywhere:
+            return
+        self.everywhere = False
+        paths = self.context.paths
+        first: Send = self.ring[dsn & self.mask]
+        for step in range(1, paths.planes):
+            path: cython.longlong = paths.across(first.subflow.path.index, step)
+            if path >= 0:
+                send: Send = self.ring[dsn & self.mask]
+                self.lose(now, send, dsn)
+                self._copy(now, send, dsn, 1, out, path)
+                again: Send = self.ring[dsn & self.mask]
+                again.lost_on = send.lost_on  # that copy has lost nothing yet
+
     def _copy(
-        self, now: cython.longlong, old: Send, dsn: cython.longlong, count: cython.longlong, out: Packets
-    ) -> None:
+        self, now: cython.longlong, old: Send, dsn: cython.longlong, count: cython.longlong, out: Packets,
+        path: cython.longlong = -1,
+    ) -> None:  # fmt: skip
+        """Send again what `old` did not bring, on `path`, or on one that is chosen for it."""
         context = self.context
         avoid: cython.longlong = old.subflow.path.index
-        path: cython.longlong = context.paths.select(now, context.flow, avoid)
+        if path < 0:
+            path = context.paths.select(now, context.flow, avoid)
         send = self._track(now, old.work, dsn, count, path, old.copies + 1)
         send.lost_on = avoid
         send.previous = old
@@ -278,13 +303,13 @@ class Sender:
         work: Work = send.work
         segment: cython.longlong = context.segment
         offset: cython.longlong = (send.first - work.first) * segment
-        packet = context.packet(DATA, send.subflow.path.entropy, send.count)
+        packet = context.packet(DATA, send.subflow.path.entropy, send.count, send.subflow.path.plane)
         packet.priority = CLASS_DATA
         packet.ecn = ECT_0
         packet.seq = send.first & 0xFFFFFFFF
-        packet.rkey = work.rkey
         packet.address = work.address + offset
         packet.length = min(send.count * segment, work.length - offset)
+        packet.rkey = work.rkey if packet.length > 0 else context.tag_out  # no key is looked at: see the receiver
         packet.payload = work.data
         packet.offset = offset
         packet.stride = segment
@@ -362,12 +387,6 @@ class Sender:
         segment: cython.longlong = self.context.segment
         return min(segment, work.length - (dsn - work.first) * segment)
 
-    def release(self) -> None:
-        """Give the ring back; nothing may be outstanding."""
-        self.ring = [None]
-        self.state = bytearray(1)
-        self.mask = 0
-
     def abandon(self) -> None:
         """Take everything out of flight; the connection has failed or ended."""
         send = self.flow.oldest
@@ -382,7 +401,9 @@ class Sender:
         self.current = None
         self.una = self.next
         self.in_flight = 0
-        self.release()
+        self.ring = [None]
+        self.state = bytearray(1)
+        self.mask = 0
 
     def _leave(self, send: Send, dsn: cython.longlong) -> None:
         """Segment `dsn` of `send` is no longer in flight."""

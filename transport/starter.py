@@ -63,12 +63,14 @@ class Starter:
         return bool(self.unsent) or bool(self.responses)
 
     def advertised(self, advert: RecvAdvert) -> bool:
-        """Take the peer's receives, in the order of their numbers. False if they were told before or lie absurdly far
-        ahead."""
+        """Take the peer's receives, in the order of their numbers. False if they were told before, lie absurdly far
+        ahead, or pass the end of memory."""
         if not advert.receives:  # a keep-alive
             return True
         number = unwrap(advert.number, self.next_advert)
         if number < self.next_advert or len(self.early_adverts) >= 256 or len(self.adverts) >= _MAX_ADVERTS:
+            return False
+        if any(receive.address + receive.length > 1 << 64 for receive in advert.receives):
             return False
         self.early_adverts[number] = advert
         while (ready := self.early_adverts.pop(self.next_advert, None)) is not None:

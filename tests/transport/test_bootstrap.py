@@ -21,7 +21,7 @@ from transport.errors import NegotiationError, NicError
 pytestmark = pytest.mark.xdist_group("ports")
 
 PARAMETERS = ConnectionParameters(
-    version=1, address="7f000001", qpn=5, tag=6, dsn=7, csn=8, mtu=4096, window=2048, max_rd_atomic=16, inline=256,
+    version=2, addresses=("7f000001",), qpn=5, tag=6, dsn=7, csn=8, mtu=4096, window=2048, max_rd_atomic=16, inline=256,
     icrc="id0", control="dctcp",
 )  # fmt: skip
 

@@ -95,8 +95,8 @@ def test_what_the_nic_cannot_do_is_refused():
 
 
 PARAMETERS = ConnectionParameters(
-    version=1, address="0a000001", qpn=0x123456, tag=7, dsn=0xFFFFFFFF, csn=0, mtu=4096, window=2048, max_rd_atomic=16,
-    inline=256, icrc="off", control="dctcp",
+    version=2, addresses=("0a000001",), qpn=0x123456, tag=7, dsn=0xFFFFFFFF, csn=0, mtu=4096, window=2048,
+    max_rd_atomic=16, inline=256, icrc="off", control="dctcp",
 )  # fmt: skip
 
 
@@ -131,15 +131,17 @@ def test_something_that_is_no_object_is_refused(data):
 
 
 DISAGREEMENTS = [
-    ("version", 2, "version: 1 here, 2 at the peer"),
+    ("version", 3, "version: 2 here, 3 at the peer"),
     ("icrc", "exact", "icrc: 'off' here, 'exact' at the peer"),
     ("mtu", 1500, "mtu: 1500"),
     ("mtu", 0, "mtu: 0"),
-    ("address", "", "address"),
-    ("address", "0a00000", "address"),
-    ("address", "0a00000g", "address"),
-    ("address", "0a  0001", "address"),
-    ("address", "0a" * 16, "address"),
+    ("addresses", ("",), "addresses"),
+    ("addresses", ("0a00000",), "addresses: '0a00000'"),
+    ("addresses", ("0a00000g",), "addresses: '0a00000g'"),
+    ("addresses", ("0a  0001",), "addresses"),
+    ("addresses", ("0a" * 16,), "addresses"),
+    ("addresses", (), "addresses: 1 here, 0 at the peer"),
+    ("addresses", ("0a000002", "0a010002"), "addresses: 1 here, 2 at the peer"),
     ("qpn", 1 << 24, "qpn"),
     ("qpn", 0, "qpn"),
     ("qpn", 1, "qpn"),
@@ -156,6 +158,35 @@ def test_what_cannot_be_agreed_on_is_named_with_the_peers_value(name, value, tex
     with pytest.raises(NegotiationError) as caught:
         negotiate(PARAMETERS, replace(PARAMETERS, **{name: value}))
     assert text in str(caught.value)
+
+
+TWO = replace(PARAMETERS, addresses=("0a000001", "0a010001"))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "text"),
+    [
+        (("0a000002",), "addresses: 2 here, 1 at the peer"),
+        (("0a000002", "0a010002", "0a020002"), "addresses: 2 here, 3 at the peer"),
+        (("0a000002", "0a000002"), "there twice"),
+        (("0a00000a", "0A00000A"), "there twice"),
+        (("0a000002", "0a010002" * 4), "one family"),
+    ],
+)
+def test_planes_that_do_not_match_are_refused_with_both_values(addresses, text):
+    with pytest.raises(NegotiationError) as caught:
+        negotiate(TWO, replace(TWO, addresses=addresses))
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [(), (ALICE, ALICE), (ALICE, ALICE * 4), (ALICE, b"\x7f"), tuple(bytes([10, 0, 0, i]) for i in range(9))],
+    ids=["none", "one twice", "two families", "three bytes missing", "nine"],
+)
+def test_an_endpoint_has_one_to_eight_addresses_of_one_family(addresses):
+    with pytest.raises(ConfigError, match="address = "):
+        Endpoint(EndpointConfig(), addresses, CAPS, random.Random(1))
 
 
 def test_the_smaller_of_each_limit_is_agreed_on_by_both_sides():
@@ -189,7 +220,7 @@ almost = st.dictionaries(
     st.one_of(
         json_values,
         st.sampled_from([0, 1, 2, 16, 255, 256, 257, 4096, 65535, 65536, (1 << 24) - 1, 1 << 24, (1 << 32) - 1]),
-        st.sampled_from(["", "off", "id0", "0a000002", "0A00000F", "  000002", "00" * 16, "é" * 8]),
+        st.sampled_from(["", "off", "id0", ["0a000002"], ["0A00000F"], ["  000002"], ["00" * 16], ["é" * 8], ["", ""]]),
     ),
 )
 
@@ -205,6 +236,6 @@ def test_garbage_from_a_peer_is_an_agreement_or_a_negotiation_error(data):
         assert not pair.alice.endpoint.peers
     else:
         assert ours.state == State.RTS
-        assert len(ours.context.peer_address) == 4
+        assert len(ours.context.planes[0][1]) == 4
         assert 256 <= ours.context.segment <= 4096
         pair.alice.endpoint.poll_transmit(pair.now, 64)

@@ -518,3 +518,65 @@ def test_loss_at_random_evicts_no_path():
             events.append(event)
         assert any(event.new == SUSPECT for event in events)
         assert [event for event in events if event.new == BAD] == []
+
+
+# Planes
+
+
+def two_planes(count: int = 4, floor: int = 2, selector: str = "round_robin") -> PathSet:
+    ports = [0xC000 + index for index in range(count)]
+    return PathSet(ports, selectors.make(selector), random.Random(1), RTT, floor, "peer", 2)
+
+
+def test_equal_source_ports_on_two_planes_are_two_paths_and_events_tell_them_apart():
+    paths = two_planes()
+    assert [(path.plane, path.entropy - 0xC000) for path in paths.paths] == [(p, i) for p in (0, 1) for i in range(4)]
+    assert [path.index for path in paths.paths] == list(range(8))
+    paths.doubted(3, 6)
+    assert drain(paths) == [PathEvent(3, "peer", 0xC002, GOOD, SUSPECT, "late", 1)]
+    assert paths.paths[2].state == GOOD
+    assert [paths.name(index) for index in (2, 6)] == ["49154 of plane 0", "49154 of plane 1"]
+    assert path_set().name(2) == "49154"
+
+
+def test_a_pass_alternates_between_planes():
+    paths = two_planes()
+    assert [paths.paths[paths.select(0, 0, -1)].plane for _ in range(8)] == [0, 1] * 4
+
+
+@pytest.mark.parametrize("selector", selectors.names())
+@given(avoid=st.integers(0, 7), flow=st.integers(0, 1 << 31))
+def test_a_retransmission_leaves_by_another_plane(selector, avoid, flow):
+    paths = two_planes(selector=selector)
+    assert paths.paths[paths.select(0, flow, avoid)].plane != paths.paths[avoid].plane
+
+
+def test_a_retransmission_stays_on_the_plane_if_nothing_on_the_other_is_usable():
+    paths = two_planes(floor=1)
+    for index in range(4, 8):
+        bring(paths, index, BAD)
+    for _ in range(8):
+        chosen = paths.select(0, 0, 1)
+        assert chosen != 1
+        assert paths.paths[chosen].plane == 0
+
+
+@pytest.mark.parametrize("floor", [1, 4])
+def test_a_whole_plane_may_be_evicted_whatever_floor_is_allowed(floor):
+    """The floor is at most the paths of one plane (EndpointConfig)."""
+    paths = two_planes(4, floor)
+    for index in range(4, 8):
+        bring(paths, index, BAD)
+    assert {path.index for path in paths.usable} == {0, 1, 2, 3}
+    for index in range(4):
+        paths.doubted(9, index)
+        paths.probe_failed(9, index)
+    assert len(paths.usable) == floor
+
+
+def test_the_way_across_is_the_same_source_port_or_one_of_the_next():
+    paths = two_planes()
+    assert [paths.across(index, 1) for index in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
+    bring(paths, 7, BAD)
+    bring(paths, 4, BAD)
+    assert [paths.across(index, 1) for index in range(4)] == [5, 5, 6, 5]

@@ -49,7 +49,8 @@ class Bench:
             self.now += RTT // 4
             for reply in [item for item in self.replies if item[0] <= self.now]:
                 self.replies.remove(reply)
-                assert self.prober.reply(self.now, reply[1], self.paths.paths[reply[2]].entropy, 0, False)
+                path = self.paths.paths[reply[2]]
+                assert self.prober.reply(self.now, reply[1], path.entropy, 0, False, path.plane)
             if flowing:
                 for index in self.busy - self.dead:
                     self.paths.delivered(self.now, index, 4096, 1, 0)
@@ -529,3 +530,67 @@ def test_half_of_the_paths_die_and_all_messages_complete_on_the_others():
     pair.drive_messages(80)
     assert all(item.status == Status.SUCCESS for item in pair.alice.completions)
     assert {event.entropy for event in path_events(pair) if event.new == BAD} == dead
+
+
+# Planes
+
+
+def two_planes(count: int, busy: set[int]) -> Bench:
+    """A bench with `count` paths on each of two planes."""
+    bench = Bench(count)
+    ports = [path.entropy for path in bench.paths.paths]
+    bench.paths = PathSet(ports, selectors.make("round_robin"), bench.prober.rng, RTT, 2, "peer", 2)
+    bench.prober = Prober(bench.paths, bench.prober.rng)
+    bench.busy = busy
+    for index in range(2 * count):
+        bench.paths.sampled(bench.now, index, RTT)
+    return bench
+
+
+def test_a_reply_by_the_other_plane_answers_nothing():
+    bench = two_planes(4, set())
+    bench.prober.activity(bench.now)
+    nonce = bench.prober.sent(bench.now, 6)
+    assert not bench.prober.reply(bench.now + RTT, nonce, 0xC002, 0, False, 0)
+    assert bench.paths.paths[6].heard_at == bench.paths.paths[2].heard_at == -1
+    assert bench.prober.reply(bench.now + RTT, nonce, 0xC002, 0, False, 1)
+    assert bench.paths.paths[6].heard_at == bench.now + RTT
+
+
+def test_the_first_dead_path_of_a_silent_plane_makes_its_others_suspect_at_once():
+    bench = two_planes(8, set(range(8)))
+    bench.dead = set(range(8, 16))
+    bench.paths.suspected(bench.now, 11)
+    for _ in range(80):
+        bench.run(0.25)
+        if bench.paths.paths[11].state == BAD:
+            break
+    states = [path.state for path in bench.paths.paths]
+    assert states == [GOOD] * 8 + [SUSPECT] * 3 + [BAD] + [SUSPECT] * 4
+    bench.run(20)
+    assert {path.state for path in bench.paths.paths[8:]} <= {BAD, PROBING}
+
+
+def test_a_dead_path_of_a_plane_that_was_heard_says_nothing_about_its_others():
+    bench = two_planes(8, set(range(9)))
+    bench.dead = {11}
+    bench.paths.suspected(bench.now, 11)
+    bench.run(20)
+    assert [path.index for path in bench.paths.paths if path.state != GOOD] == [11]
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_each_plane_has_its_own_allowance_of_probes(planes):
+    bench = Bench(32) if planes == 1 else two_planes(32, set())
+    bench.dead = set(range(32 * planes))
+    bench.busy = set()
+    for index in range(32 * planes):
+        bench.paths.suspected(bench.now, index)
+    begin = bench.now
+    bench.prober.activity(bench.now)
+    while bench.now < begin + RTT:
+        while (index := bench.prober.poll(bench.now)) >= 0:
+            bench.prober.sent(bench.now, index)
+            bench.log.append((bench.now, index))
+        bench.now += RTT // 64
+    assert len(bench.log) == 8 * planes

@@ -29,6 +29,7 @@ from transport.control import (
     RecvAdvert,
     Terminate,
 )  # fmt: skip
+from transport.dormant import Dormant, awaken
 from transport.endpoint import Endpoint
 from transport.errors import ConfigError, LocalProtocolError, QueueFullError
 from transport.packet import CONTROL, DATAGRAM, Packet
@@ -270,20 +271,6 @@ def test_a_send_may_wait_for_a_receive_as_long_as_its_peer_lives():
     pair.drive(lambda: pair.alice.completions)
     assert buffer == b"patience"
     assert outcome(pair.alice, ours) == [(1, "SUCCESS")]
-
-
-def test_an_idle_connection_sends_nothing_and_keeps_no_rings():
-    pair = pair_of()
-    ours, theirs = pair.connect()
-    _, region = expose(theirs, 1 << 18)
-    ours.post_write(pair.now, 1, 1 << 18, region.address, region.rkey)
-    pair.drive()
-    assert pair.alice.completions
-    assert ours.sender.mask == 0
-    assert theirs.receiver.ledger.mask == 0
-    sent = len(pair.sent)
-    pair.drive(limit=10 * SECOND)
-    assert len(pair.sent) == sent
 
 
 # SENDs and receives
@@ -655,14 +642,15 @@ def connect_at(pair: Pair, dsn: int, csn: int, psn: int) -> tuple[Connection, Co
     for host in (pair.alice, pair.bob):
         connection = host.endpoint.create_connection(host.endpoint.protection_domain(), pair.now)
         connection.parameters = replace(connection.parameters, dsn=dsn, csn=csn)
-        connection.sender.next = connection.sender.una = dsn
-        connection.channel.next = connection.channel.una = csn
+        connection.dormant = Dormant(dsn, csn)
         connection.context.psn = psn
         created.append(connection)
     ours, theirs = created
     ours.connect(pair.now, theirs.parameters)
     theirs.connect(pair.now, ours.parameters)
     pair.connections += created
+    for connection in created:
+        awaken(connection)
     return ours, theirs
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import Pair, forge
 from transport.completion import Status
 from transport.connection import Connection
+from transport.dormant import awaken
 from transport.errors import LocalProtocolError, QueueFullError
 from transport.placement import Access
 from transport.states import POST_RECV, POST_SEND, RECEIVES, TRANSITIONS, State, check_transition
@@ -48,6 +49,8 @@ def in_state(state: State) -> tuple[Pair, Connection, Connection]:
         ours = pair.alice.endpoint.create_connection(domain, pair.now)
         theirs = pair.bob.endpoint.create_connection(pair.bob.endpoint.protection_domain(), pair.now)
         theirs.connect(pair.now, ours.parameters)
+        awaken(ours)
+        awaken(theirs)
         if state == State.RESET:
             ours.close(pair.now)
     else:

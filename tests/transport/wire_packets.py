@@ -78,7 +78,7 @@ def msgs(draw: Any) -> Msg:
 receives = st.builds(Receive, u32, u64, sizes)
 reliable: st.SearchStrategy[Control] = st.one_of(
     msgs(),
-    st.builds(RecvAdvert, u32, st.lists(receives, min_size=1, max_size=12).map(tuple)),
+    st.builds(RecvAdvert, u32, st.lists(receives, max_size=12).map(tuple)),
     st.builds(ReadReq, u32, u32, u32, u64, sizes, u32, u64),
     st.builds(Atomic, u32, st.integers(0, CMP_SWAP), u32, u32, u64, u64, u64),
     st.builds(AtomicReply, u32, u64),

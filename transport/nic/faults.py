@@ -1,4 +1,4 @@
-"""Seeded faults on what a Nic sends: loss, corruption, duplicates, delay, reordering, CE marks, black-holed paths.
+"""Seeded faults on what a Nic sends: loss, corruption, duplicates, delay, reordering, CE marks, dead paths and planes.
 
 A fault hits single segments; what happens to neighbouring segments of a run alike leaves as one run. Every random
 number comes from one seeded generator, so in virtual time the same calls give the same faults. Each direction has its
@@ -39,7 +39,8 @@ class Faults:
     delay_ps: added to all; jitter_ps: up to this much more, uniform and independent, so that packets overtake each
     other. reorder: held back by reorder_ps. entropy_delay: (source port, picoseconds) more for one path.
     entropy_mark: (source port, probability) of a mark, instead of `mark`. blackhole: (source port, start, end): all of
-    a path, or ANY, is dropped from start until before end. kinds: which kinds of packets any of this touches.
+    a path, or ANY, is dropped from start until before end; with a fourth part, a source address, on that plane only.
+    kinds: which kinds of packets any of this touches.
     """
 
     loss: float = 0.0
@@ -52,7 +53,7 @@ class Faults:
     reorder_ps: Time = 100 * US
     entropy_delay: tuple[tuple[int, Time], ...] = ()
     entropy_mark: tuple[tuple[int, float], ...] = ()
-    blackhole: tuple[tuple[int, Time, Time], ...] = ()
+    blackhole: tuple[tuple[int, Time, Time] | tuple[int, Time, Time, bytes], ...] = ()
     kinds: tuple[int, ...] = (DATA, CONTROL, DATAGRAM, CNP)
 
     def __post_init__(self) -> None:
@@ -60,16 +61,20 @@ class Faults:
             _check_probability(name, getattr(self, name))
         for name in ("delay_ps", "jitter_ps", "reorder_ps"):
             _check_time(name, getattr(self, name))
-        for name, size in (("entropy_delay", 2), ("entropy_mark", 2), ("blackhole", 3)):
+        for name, sizes in (("entropy_delay", (2,)), ("entropy_mark", (2,)), ("blackhole", (3, 4))):
             for item in getattr(self, name):
-                if not isinstance(item, (tuple, list)) or len(item) != size:
+                if not isinstance(item, (tuple, list)) or len(item) not in sizes:
+                    size = " or ".join(map(str, sizes))
                     raise ConfigError(f"{name} = {item!r}: allowed are groups of {size} that begin with a source port")
                 _check_port(name, item[0])
         for _, time in self.entropy_delay:
             _check_time("entropy_delay", time)
         for _, probability in self.entropy_mark:
             _check_probability("entropy_mark", probability)
-        for _, start, end in self.blackhole:
+        for _, start, end, *source in self.blackhole:
+            for address in source:
+                if not isinstance(address, bytes) or len(address) not in (4, 16):
+                    raise ConfigError(f"blackhole source {address!r}: allowed are the 4 or 16 bytes of an IP address")
             _check_time("blackhole start", start)
             _check_time("blackhole end", end)
             if start >= end:
@@ -167,7 +172,7 @@ class FaultInjector(Wrapper):
 
     def _inject(self, packet: Packet, now: Time, out: list[Packet]) -> None:
         """Append what leaves at once to `out`, and hold what leaves later."""
-        if self._in_black_hole(packet.entropy, now - self.epoch):
+        if self._in_black_hole(packet, now - self.epoch):
             self.blackholed += packet.count
             return
         base = self.faults.delay_ps + self._entropy_delay.get(packet.entropy, 0)
@@ -210,9 +215,11 @@ class FaultInjector(Wrapper):
     def _hit(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
 
-    def _in_black_hole(self, entropy: int, time: Time) -> bool:
-        blackhole = self.faults.blackhole
-        return bool(blackhole) and any(port in (entropy, ANY) and start <= time < end for port, start, end in blackhole)
+    def _in_black_hole(self, packet: Packet, time: Time) -> bool:
+        for port, start, end, *source in self.faults.blackhole:
+            if port in (packet.entropy, ANY) and start <= time < end and (not source or source[0] == packet.src):
+                return True
+        return False
 
     def _leave(
         self, packet: Packet, first: int, end: int, fate: tuple[Time, bool] | None, now: Time, out: list[Packet]

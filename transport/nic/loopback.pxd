@@ -11,6 +11,7 @@ cdef class Port:
     cdef public object line
     cdef public bint scheduled
     cdef public object inbox
+    cdef public object on_arrival
     cdef public long long sent
     cdef public long long delivered
     cdef public long long dropped

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 import cython
@@ -59,6 +59,7 @@ class Port:
         self.line: deque[tuple[Time, Packet]] = deque()
         self.scheduled = False
         self.inbox: deque[Packet] = deque()
+        self.on_arrival: Callable[[], object] | None = None
         self.sent = 0
         self.delivered = 0
         self.dropped = 0
@@ -273,6 +274,8 @@ class Network:
             own.detach()
             port.enter(now, own)
             self.schedule(port)
+            if port.on_arrival is not None:
+                port.on_arrival()
 
     def counters(self) -> dict[str, int]:
         """Segments sent, delivered, dropped by full queues, marked, and sent to nobody, over all open Nics."""
@@ -300,8 +303,24 @@ class LoopbackNic:
         return self.network.now()
 
     def next_event(self) -> Time:
-        """When the network has something to do next, see Network.next_event."""
-        return self.network.next_event()
+        """In virtual time, when the network has something to do next, see Network.next_event. In real time, when a
+        packet arrives here next, or NEVER."""
+        if self.network.virtual:
+            return self.network.next_event()
+        with self.network.condition:
+            if self.port.inbox:
+                return self.network.now()
+            return int(self.port.line[0][0]) if self.port.line else NEVER
+
+    @property
+    def on_arrival(self) -> Callable[[], object] | None:
+        """Called, in the sender's thread, whenever a packet is on its way here: `next_event` may have changed. For
+        who sleeps elsewhere than in `wait`."""
+        return self.port.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, call: Callable[[], object] | None) -> None:
+        self.port.on_arrival = call
 
     def alarm(self, due: Time) -> None:
         """Stop virtual time at `due`, see Network.alarm."""

@@ -21,7 +21,7 @@ from struct import Struct
 import cython
 
 from transport.clock import US, Time
-from transport.errors import ConfigError, NicError, WireError
+from transport.errors import ConfigError, LinkDownError, NicError, WireError
 from transport.nic import _mmsg
 from transport.nic.base import VERBS_MTUS, NicCaps
 from transport.packet import DATA, PSN_MASK, SEQ_MASK, Packet
@@ -35,6 +35,12 @@ _SLOT_HEADERS = 64
 
 #: Waits spin for their last part, because the kernel's timers are this late by default (prctl(2), timer slack).
 _SPIN = 50 * US
+
+#: What Linux says while an interface is down, its address or route is gone, or a firewall is in the way. A bound socket
+#: survives all of that.
+_DOWN = frozenset(
+    {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EPERM}
+)
 
 _SEND_BUFFER = 1 << 20
 _SINK_BUFFER = 2048
@@ -97,28 +103,35 @@ def _endpoint(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def free_entropies(address: str, wanted: Iterable[int], count: int) -> list[int]:
-    """The first `count` of the `wanted` source ports that can be bound on `address` now. NicError if there are fewer.
+def free_entropies(addresses: Sequence[str], wanted: Iterable[int], count: int) -> list[int]:
+    """The first `count` of the `wanted` source ports that can be bound on all `addresses` now. NicError if there are
+    fewer.
 
     Nothing is reserved: another process may be faster.
     """
-    family, _, scope = _resolve(address)
     found: list[int] = []
     tried = 0
     for port in wanted:
         if len(found) == count:
             break
         tried += 1
-        try:
-            _bind(family, address, scope, port).close()
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise _bind_error(address, port, error) from error
-        else:
+        if all(_is_free(address, port) for address in addresses):
             found.append(port)
     if len(found) < count:
-        raise NicError(f"only {len(found)} of {tried} source ports can be bound on {address}, {count} are needed")
+        shown = ", ".join(addresses)
+        raise NicError(f"only {len(found)} of {tried} source ports can be bound on {shown}, {count} are needed")
     return found
+
+
+def _is_free(address: str, port: int) -> bool:
+    family, _, scope = _resolve(address)
+    try:
+        _bind(family, address, scope, port).close()
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise _bind_error(address, port, error) from error
+        return False
+    return True
 
 
 class UdpNic:
@@ -228,6 +241,10 @@ class UdpNic:
         """Readable when something has arrived."""
         return int(self.fd)
 
+    def backlog(self) -> int:
+        """Datagrams of taken packets that wait for room in a socket."""
+        return int(self.sender.pending)
+
     def counters(self) -> dict[str, int]:
         """Datagrams sent and received; of those received, malformed, with a bad_icrc, and truncated (longer than a
         slot) ones were dropped. overrun: dropped by the kernel because the receive buffer was full."""
@@ -242,7 +259,8 @@ class UdpNic:
         """Send in order on each path. Payload buffers are read by the kernel, not copied before.
 
         When a socket is full, packets of which a part was sent, and those before them, count as taken; what is left of
-        them is sent first by the next call. NicError if the system refuses a datagram; what was not sent is lost then.
+        them is sent first by the next call. NicError if the system refuses a datagram, LinkDownError if the link
+        is down; what was not sent is lost then.
         """
         self._check_open()
         try:
@@ -323,14 +341,15 @@ class UdpNic:
         reason = os.strerror(error)
         if error == errno.EMSGSIZE:
             reason += f" (the MTU of the way there is too small for mtu {self.caps.mtu})"
-        raise NicError(f"UDP from {self.text} to {target}: {reason}")
+        raise (LinkDownError if error in _DOWN else NicError)(f"UDP from {self.text} to {target}: {reason}")
 
     def receive(self, limit: int) -> list[Packet]:
         self._check_open()
         try:
             count = self.receiver.receive(limit)
         except OSError as error:
-            raise NicError(f"UDP {_endpoint(self.text, self.port_number)}: {error.strerror}") from error
+            kind = LinkDownError if error.errno in _DOWN else NicError
+            raise kind(f"UDP {_endpoint(self.text, self.port_number)}: {error.strerror}") from error
         return self._packets(count) if count else []
 
     def _packets(self, count: cython.longlong) -> list[Packet]:

@@ -16,6 +16,8 @@ class Wrapper:
         self.inner = inner
         self.caps = inner.caps
         self.address = inner.address
+        #: Of a Nic with several ports all, else the one.
+        self.addresses: tuple[bytes, ...] = getattr(inner, "addresses", (inner.address,))
 
     def now(self) -> Time:
         return self.inner.now()
@@ -47,6 +49,11 @@ class Wrapper:
         """Those of the innermost Nic that has some."""
         inner = getattr(self.inner, "counters", None)
         return dict(inner()) if inner is not None else {}
+
+    def backlog(self) -> int:
+        """That of the innermost Nic: what it took and could not send yet."""
+        inner = getattr(self.inner, "backlog", None)
+        return int(inner()) if inner is not None else 0
 
     def fileno(self) -> int:
         """That of the innermost Nic; -1 if it has none."""

@@ -535,10 +535,10 @@ def test_a_bad_value_is_named(address: str, entropies: list[int], knobs: dict[st
 
 def test_free_entropies_skip_what_is_in_use() -> None:
     with plain_socket(ALICE, 50011):
-        assert free_entropies(ALICE, range(50010, 50020), 3) == [50010, 50012, 50013]
+        assert free_entropies([ALICE], range(50010, 50020), 3) == [50010, 50012, 50013]
         with pytest.raises(NicError, match=r"only 1 of 2 source ports can be bound on 127\.1\.0\.1, 2 are needed"):
-            free_entropies(ALICE, [50011, 50012], 2)
-    assert free_entropies(BOB, [50011], 1) == [50011]
+            free_entropies([ALICE], [50011, 50012], 2)
+    assert free_entropies([BOB], [50011], 1) == [50011]
 
 
 @pytest.mark.parametrize("busy_poll", [False, True])
