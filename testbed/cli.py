@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +17,14 @@ from rich.table import Table
 
 from cc import registry
 from cc.errors import ControlError
-from testbed import report, runner, scenario
+from testbed import report, runner, scenario, stats
 from testbed.errors import RunError
 from testbed.perf import client, server
 from testbed.perf.plan import OPERATIONS, Plan
 from testbed.progress import Bars
 from transport.bootstrap import PORT
 from transport.errors import ConfigError, PolyroceError
+from transport.snapshot import LIMIT
 
 app = typer.Typer(
     name="polyroce",
@@ -164,6 +166,29 @@ def show_cc(
         console.print(table)
 
 
+@app.command("stats")
+def show_stats(
+    pid: Annotated[int, typer.Argument(metavar="PID", help="A rank, a perf, or a program with an endpoint.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Most connections, peers, and paths of a peer to list.")] = LIMIT,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the answer.")] = stats.PATIENCE,
+) -> None:  # fmt: skip
+    """Show the state of a running process: counters, connections, paths, congestion control."""
+    with _errors_told():
+        dump = stats.ask(pid, limit, timeout)
+        if as_json:
+            typer.echo(dump.model_dump_json(indent=2))
+        else:
+            stats.show(dump, _console())
+
+
+@app.command()
+def wireshark() -> None:
+    """Print where the Lua dissector for Wireshark and tshark lies: tshark -X lua_script:FILE, or copy it to a plug-in
+    folder."""
+    typer.echo(resources.files("testbed").joinpath("wireshark", "polyroce.lua"))
+
+
 @app.command()
 def perf(
     host: Annotated[str | None, typer.Argument(metavar="[HOST]", help="Where a server waits.")] = None,
@@ -185,6 +210,7 @@ def perf(
     max_run: Annotated[int, typer.Option(help="Most packets of one send on one path.")] = Plan.max_run,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
     json_file: Annotated[Path | None, _JSON] = None,
+    pcap: Annotated[Path | None, typer.Option(metavar="FILE", help="Capture what it sends and receives.")] = None,
 ) -> None:  # fmt: skip
     """Measure bandwidth, or latency, between two endpoints over UDP sockets."""
     with _errors_told():
@@ -197,10 +223,10 @@ def perf(
         quiet = json_file is not None and str(json_file) == "-"
         console = _console(stderr=quiet)
         if as_server:
-            server.serve(bind, port, plan, console)
+            server.serve(bind, port, plan, console, str(pcap or ""))
             return
         with client.local_server(plan) if local else nullcontext() as channel:
-            result = client.run(host, port, bind, plan, console, channel)
+            result = client.run(host, port, bind, plan, console, channel, str(pcap or ""))
         if json_file is not None:
             report.write_json(json_file, result)
     raise typer.Exit(0 if result["passed"] else 1)

@@ -26,9 +26,18 @@ class Hole:
 
 
 @dataclass(frozen=True)
+class DeadPlane:
+    """Plane number `plane`, the ports number so of all ranks, swallows packets from `start` to `end`, as in Hole."""
+
+    plane: int
+    start: Time
+    end: Time
+
+
+@dataclass(frozen=True)
 class Faults:
-    """Faults on top of the network: probabilities, delays in picoseconds, and dead paths. fifo: jitter is a constant of
-    each path instead of new for every packet."""
+    """Faults on top of the network: probabilities, delays in picoseconds, dead paths and planes. fifo: jitter is a
+    constant of each path instead of new for every packet."""
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -39,11 +48,12 @@ class Faults:
     jitter: Time = 0
     fifo: bool = False
     holes: tuple[Hole, ...] = ()
+    planes: tuple[DeadPlane, ...] = ()
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of one variant, the same for every rank."""
+    """One run of one variant, the same for every rank. ports: of each rank, each with an address of its own."""
 
     phases: tuple[Phase, ...]
     ranks: int
@@ -51,6 +61,7 @@ class Job:
     config: EndpointConfig
     faults: Faults = field(default_factory=Faults)
     pcap: str = ""
+    ports: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,11 +73,14 @@ class Job:
             config["entropies"] = tuple(config["entropies"])
         faults = dict(data["faults"])
         faults["holes"] = tuple(Hole(**hole) for hole in faults["holes"])
+        faults["planes"] = tuple(DeadPlane(**plane) for plane in faults["planes"])
         phases = tuple(
             Phase(phase["name"], tuple(Message(**m) for m in phase["messages"]), phase["depth"], phase["interval"])
             for phase in data["phases"]
         )
-        return cls(phases, data["ranks"], data["seed"], EndpointConfig(**config), Faults(**faults), data["pcap"])
+        return cls(
+            phases, data["ranks"], data["seed"], EndpointConfig(**config), Faults(**faults), data["pcap"], data["ports"]
+        )
 
 
 @dataclass
@@ -83,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PathChange:
-    """A path of a rank changed its state. path: number of the path."""
+    """A path of a rank changed its state. path: number of the path, those of the first plane first."""
 
     rank: int
     time: Time
@@ -96,7 +110,8 @@ def drain_events(rank: int, endpoint: Endpoint) -> list[PathChange]:
     number = {port: path for path, port in enumerate(endpoint.entropies)}
     changes = []
     while (event := endpoint.poll_event()) is not None:
-        changes.append(PathChange(rank, event.time, number[event.entropy], STATE_NAMES[event.new]))
+        path = event.plane * len(number) + number[event.entropy]
+        changes.append(PathChange(rank, event.time, path, STATE_NAMES[event.new]))
     return changes
 
 

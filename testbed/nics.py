@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from testbed.job import Job
-from testbed.rank import address_of
+from testbed.rank import addresses_of
 from transport import entropy
-from transport.clock import NEVER, Time
+from transport.clock import Time
 from transport.config import EndpointConfig
 from transport.errors import ConfigError
 from transport.nic.base import Nic
-from transport.nic.faults import FaultInjector, Faults
+from transport.nic.faults import ANY, FaultInjector, Faults
 from transport.nic.loopback import LoopbackNic, Network
 from transport.nic.pcap import PcapWriter
+from transport.nic.ports import PortsNic
 from transport.nic.udp import UdpNic, free_entropies
 from transport.nic.wrapper import Wrapper
 from transport.packet import DATA, Packet
@@ -34,13 +35,13 @@ class Meter(Wrapper):
         super().__init__(inner)
         self.faults = faults
         self.file = file
-        self._used: set[int] = set()
+        self._used: set[tuple[bytes, int]] = set()
 
     def send(self, packets: Sequence[Packet]) -> int:
         taken = self.inner.send(packets)
         for packet in packets[:taken]:
             if packet.kind == DATA:
-                self._used.add(packet.entropy)
+                self._used.add((packet.src, packet.entropy))
         return taken
 
     def begin(self, now: Time) -> None:
@@ -49,7 +50,7 @@ class Meter(Wrapper):
             self.faults.epoch = now
 
     def paths_used(self) -> int:
-        """Source ports that data left by since this was asked last."""
+        """Source ports, on each address, that data left by since this was asked last."""
         used, self._used = self._used, set()
         return len(used)
 
@@ -61,23 +62,22 @@ class Meter(Wrapper):
 
 def loopback(job: Job, network: Network, rank: int) -> Meter:
     """A rank's Nic on a network in this process."""
-    return _wrapped(LoopbackNic(network, address_of(rank)), job, rank, ports(job.config))
+    return _wrapped([LoopbackNic(network, address) for address in addresses_of(rank, job.ports)], job, rank)
 
 
 def udp(job: Job, rank: int) -> tuple[Meter, EndpointConfig]:
     """A rank's Nic over UDP sockets, and the configuration that has the source ports it could bind in it."""
-    address = ".".join(map(str, address_of(rank)))
-    config = udp_config(job.config, address)
-    assert config.entropies is not None
-    return _wrapped(udp_nic(config, address), job, rank, config.entropies), config
+    addresses = [".".join(map(str, address)) for address in addresses_of(rank, job.ports)]
+    config = udp_config(job.config, *addresses)
+    return _wrapped([udp_nic(config, address) for address in addresses], replace(job, config=config), rank), config
 
 
-def udp_config(config: EndpointConfig, address: str) -> EndpointConfig:
-    """The configuration with source ports that are free on `address`, unless it names them itself."""
+def udp_config(config: EndpointConfig, *addresses: str) -> EndpointConfig:
+    """The configuration with source ports that are free on all `addresses`, unless it names them itself."""
     if config.entropies is not None or config.entropy_mask is not None:
         return replace(config, entropies=tuple(config.ports()), entropy_mask=None)
     wanted = dict.fromkeys([*entropy.automatic(config.paths), *entropy.automatic(_SPARE, seed=1)])
-    return replace(config, entropies=tuple(free_entropies(address, wanted, config.paths)))
+    return replace(config, entropies=tuple(free_entropies(addresses, wanted, config.paths)))
 
 
 def udp_nic(config: EndpointConfig, address: str, busy_poll: bool = False) -> UdpNic:
@@ -91,25 +91,29 @@ def udp_nic(config: EndpointConfig, address: str, busy_poll: bool = False) -> Ud
     )  # fmt: skip
 
 
-def ports(config: EndpointConfig) -> tuple[int, ...]:
-    """Source ports of the paths by number, as an endpoint with this configuration has them."""
-    return tuple(config.ports())
-
-
 def rank_pcap(path: str, rank: int) -> Path:
     """The capture file of one rank process: out.pcap is out.rank3.pcap for rank 3."""
     whole = Path(path)
     return whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
 
 
-def _wrapped(nic: Nic, job: Job, rank: int, paths: Sequence[int]) -> Meter:
-    """Faults outside the capture: the file has what really left, and each packet once, at its sender."""
+def open_pcap(given: str, path: Path | None = None) -> PcapFile:
+    """The capture file `path`, or `given` itself; `given` is what the user named."""
+    try:
+        return PcapFile(path or given)
+    except OSError as error:
+        raise ConfigError(f"--pcap {given}: cannot be written: {error.strerror}") from None
+
+
+def _wrapped(ports: Sequence[Nic], job: Job, rank: int) -> Meter:
+    """The Nic of a rank with these ports. Faults outside the capture: the file has what really left, and each packet
+    once, at its sender."""
+    nic = ports[0] if len(ports) == 1 else PortsNic(ports)
+    addresses = [port.address for port in ports]
+    paths = job.config.ports()
     file = None
     if job.pcap:
-        try:
-            file = PcapFile(rank_pcap(job.pcap, rank))
-        except OSError as error:
-            raise ConfigError(f"--pcap {job.pcap}: cannot be written: {error.strerror}") from None
+        file = open_pcap(job.pcap, rank_pcap(job.pcap, rank))
         nic = PcapWriter(nic, file, Codec(ID0 if job.config.icrc else OFF), received=False)
     faults = None
     plan = job.faults
@@ -122,7 +126,13 @@ def _wrapped(nic: Nic, job: Job, rank: int, paths: Sequence[int]) -> Meter:
                 loss=plan.loss, corrupt=plan.corrupt, duplicate=plan.duplicate, mark=plan.mark,
                 jitter_ps=0 if plan.fifo else plan.jitter, reorder=plan.reorder, reorder_ps=plan.reorder_delay,
                 entropy_delay=delays,
-                blackhole=tuple((paths[hole.path], hole.start, min(hole.end, NEVER)) for hole in plan.holes),
+                blackhole=(
+                    *(
+                        (paths[hole.path % len(paths)], hole.start, hole.end, addresses[hole.path // len(paths)])
+                        for hole in plan.holes
+                    ),
+                    *((ANY, dead.start, dead.end, addresses[dead.plane]) for dead in plan.planes),
+                ),
             ),
             f"{job.seed} faults {rank}",
         )  # fmt: skip

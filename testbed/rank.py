@@ -31,9 +31,15 @@ def digest(data: bytes | bytearray | memoryview) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def address_of(rank: int) -> bytes:
-    """The IPv4 address of a rank: 127.0.0.1 is rank 0, as all of 127/8 is this machine."""
-    return bytes([127, 0, 0, rank + 1])
+def address_of(rank: int, plane: int = 0) -> bytes:
+    """The IPv4 address of a rank on a plane: 127.0.0.1 is rank 0 on the first, 127.1.0.1 on the second, and on through
+    127/8, which all is this machine."""
+    return bytes([127, *((plane << 16) + rank + 1).to_bytes(3, "big")])
+
+
+def addresses_of(rank: int, ports: int) -> tuple[bytes, ...]:
+    """The addresses of a rank that has so many ports, one on each plane."""
+    return tuple(address_of(rank, plane) for plane in range(ports))
 
 
 class _Peer:

@@ -23,6 +23,7 @@ from testbed import nics
 from testbed.errors import RunError
 from testbed.job import Job, Outcome, drain_events
 from testbed.rank import Rank
+from transport import telemetry
 from transport.bootstrap import Channel
 from transport.clock import MS, NEVER, SECOND, Time
 from transport.driver import Driver
@@ -55,8 +56,12 @@ class RankProcess:
         self.job = job
         self.nic, config = nics.udp(job, number)
         rng = random.Random(f"{job.seed} endpoint {number}")
-        self.endpoint = Endpoint(config, self.nic.address, self.nic.caps, rng)
+        self.endpoint = Endpoint(config, self.nic.addresses, self.nic.caps, rng)
         self.driver = Driver(self.endpoint, self.nic)
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable: a signal wants a turn
+        self.telemetry = telemetry.install(
+            self.driver, f"rank {number}", wake=lambda: os.eventfd_write(self.wake, 1), stream=None
+        )
         self.rank = Rank(number, self.endpoint, job.phases, job.seed, self.driver.now())
         self.sent: dict[str, str] = {}
 
@@ -86,19 +91,22 @@ class RankProcess:
         if self.driver.unsent:
             due = min(due, now + MS)
         timeout = None if due >= NEVER else max(0, due - now) / SECOND
-        select.select([self.nic.fileno(), self.channel.fileno()], [], [], timeout)
+        ready, _, _ = select.select([self.nic.fileno(), self.channel.fileno(), self.wake], [], [], timeout)
+        if self.wake in ready:
+            os.eventfd_read(self.wake)
 
     def _drive(self) -> bool:
         """One step without waiting; whether something happened."""
         before = self.endpoint.totals.packets_sent, self.endpoint.totals.packets_received
         completions = self.driver.step(0)
         now = self.driver.now()
-        if self.rank.next_post <= now:
+        posts = self.rank.next_post <= now
+        if posts:
             self.rank.handle_timeout(now)
         for completion in completions:
             self.rank.on_completion(completion, now)
         after = self.endpoint.totals.packets_sent, self.endpoint.totals.packets_received
-        return bool(completions) or before != after
+        return posts or bool(completions) or before != after
 
     def _connect(self, order: dict[str, Any]) -> dict[str, Any]:
         self.rank.connect(self.driver.now(), order["described"])
@@ -136,6 +144,7 @@ class RankProcess:
             with contextlib.suppress(RunError):  # receives that are flushed
                 self._drive()
             self.nic.wait(min(end, self.driver.now() + 5 * MS))
+        self.telemetry.close()
         self.driver.close()
         self.channel.send({"type": "finished"})
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from testbed import nics, processes, virtual
-from testbed.job import Job, PathChange
+from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
 from testbed.progress import Watcher
 from testbed.report import RunResult, VariantResult
 from testbed.scenario import Scenario, ScenarioFile, Variant
-from testbed.workloads.base import Message, Phase, Workload, received_by, sent_by
+from testbed.workloads.base import Message, Phase, Workload, received_by, runnable, sent_by
 from transport import pcapfile
 from transport.clock import SECOND, US, Time, transmit_time
 from transport.errors import ConfigError
@@ -46,18 +46,19 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunRes
 def _run_variant(variant: Variant, on: str, watcher: Watcher, pcap: str) -> VariantResult:
     settings = variant.settings
     scale = settings.udp.time_scale if on == "udp" else 1.0
-    workload = settings.workload.make(settings.seed, scale)
+    workload = runnable(settings.workload.make(settings.seed, scale))
     notes = list(workload.notes)
     # Loopback has the rate that the scenario gives it; over UDP it is measured, in a phase before the others.
     measured = on == "udp" and workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
-    job = Job(phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(scale), pcap)
+    ports = settings.transport.ports
+    job = Job(phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(scale), pcap, ports)
     if on == "udp":
         records, events = processes.run(job, settings.timeout_s, watcher)
         rate = None
         if measured:
             rate = _measured_rate(records.pop(0))
-            notes.append(_rate_note(rate))
+            notes.append(_rate_note(rate, phases[0].messages[0].src))
             for record, phase in zip(records, workload.phases, strict=True):
                 record.ideal = shared_floor(phase, workload.ranks, rate)
     else:
@@ -67,6 +68,7 @@ def _run_variant(variant: Variant, on: str, watcher: Watcher, pcap: str) -> Vari
             rate, round(fabric.delay_us * US), fabric.queue, fabric.ecn, mtu=settings.transport.mtu, start=US
         )  # fmt: skip
         records, events = virtual.run(job, network, settings.timeout_s, watcher)
+        rate *= ports  # of all links to a rank
         for record, phase in zip(records, workload.phases, strict=True):
             record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, network.caps.base_rtt)
     if pcap:
@@ -101,11 +103,13 @@ def shared_floor(phase: Phase, ranks: int, rate: int) -> Time:
 
 
 def _measurement(workload: Workload) -> Phase:
-    """One flow from rank 0 to a rank that it talks to anyway, big enough for a rate and small beside the rest."""
+    """One flow from rank 0 to a rank that it talks to anyway (if to none, between two others that do), big enough for a
+    rate and small beside the rest."""
     biggest = max(phase.logical_bytes for phase in workload.phases)
     size = max(4096, min(1 << 20, biggest // 64))
-    other = next(m.src + m.dst for phase in workload.phases for m in phase.messages if 0 in (m.src, m.dst))
-    return Phase("loopback rate", tuple(Message(0, other, size, "write") for _ in range(16)))
+    pairs = [(m.src, m.dst) for phase in workload.phases for m in phase.messages]
+    src, dst = next(((0, a + b) for a, b in pairs if 0 in (a, b)), pairs[0])
+    return Phase("loopback rate", (Message(src, dst, size, "write"),) * 16)
 
 
 def _measured_rate(record: PhaseRecord) -> int:
@@ -113,23 +117,27 @@ def _measured_rate(record: PhaseRecord) -> int:
     return max(1, round(float(np.sum(record.messages[:, 2])) * 8 * SECOND / max(1, record.duration)))
 
 
-def _rate_note(rate: int) -> str:
+def _rate_note(rate: int, src: int) -> str:
     return (
-        f"ideal: at {rate / 1e9:.3f} Gbit/s, measured first, with one flow from rank 0 to one other over the same "
+        f"ideal: at {rate / 1e9:.3f} Gbit/s, measured first, with one flow from rank {src} to one other over the same "
         "transport while all else was idle"
     )
 
 
 def path_metrics(job: Job, records: Sequence[PhaseRecord], events: Sequence[PathChange]) -> dict[str, float | None]:
-    """What became of the paths that were black-holed, at each rank that sends data."""
+    """What became of the paths that were black-holed, alone or with their plane, at each rank that sends data."""
     values: dict[str, float | None] = {"evictions": sum(change.state == "BAD" for change in events)}
-    if not job.faults.holes or not records:
+    count = len(job.config.ports())
+    holes = list(job.faults.holes)
+    for dead in job.faults.planes:
+        holes += [Hole(path, dead.start, dead.end) for path in range(dead.plane * count, (dead.plane + 1) * count)]
+    if not holes or not records:
         return values
     begin = int(records[0].messages[:, 3].min())
     senders = sorted({int(src) for record in records for src in record.messages[:, 0]})
     evicted = readmitted = wrong = 0
     slowest: Time | None = None
-    for hole in job.faults.holes:
+    for hole in holes:
         for rank in senders:
             mine = [change for change in events if (change.rank, change.path) == (rank, hole.path)]
             left = left_use([change for change in mine if change.time >= begin + hole.start])

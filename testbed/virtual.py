@@ -13,7 +13,7 @@ from testbed.errors import RunError
 from testbed.job import Job, Outcome, PathChange, assemble, drain_events
 from testbed.metrics import PhaseRecord
 from testbed.progress import Watcher
-from testbed.rank import Rank, address_of
+from testbed.rank import Rank
 from transport.clock import NEVER, SECOND, Time
 from transport.endpoint import Endpoint
 from transport.nic.loopback import Network
@@ -27,7 +27,7 @@ class Host:
     def __init__(self, number: int, nic: nics.Meter, job: Job) -> None:
         self.nic = nic
         rng = random.Random(f"{job.seed} endpoint {number}")
-        self.endpoint = Endpoint(job.config, address_of(number), nic.caps, rng)
+        self.endpoint = Endpoint(job.config, nic.addresses, nic.caps, rng)
         self.rank = Rank(number, self.endpoint, job.phases, job.seed, nic.now())
         self.sent: dict[str, str] = {}
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from testbed import report
 from testbed.errors import RunError
 from testbed.perf.plan import Plan
-from testbed.perf.side import Side, checked, post_ping, post_pongs
+from testbed.perf.side import GLANCE, Side, checked, post_ping, post_pongs
 from testbed.processes import rank_environment
 from transport import bootstrap
 from transport.bootstrap import Channel
@@ -54,7 +54,7 @@ def local_server(plan: Plan) -> Iterator[Channel]:
 
 
 def run(
-    host: str | None, port: int, bind: str, plan: Plan, console: Console, channel: Channel | None
+    host: str | None, port: int, bind: str, plan: Plan, console: Console, channel: Channel | None, pcap: str = ""
 ) -> dict[str, Any]:
     """Measure against the server at `host`, or the one behind `channel`. Prints and returns a row for each size."""
     own = bind or (LOCAL_CLIENT if channel is not None else "")
@@ -62,7 +62,7 @@ def run(
     with connected:
         connected.patience = _PATIENCE
         connected.send({"type": "request", "plan": plan.to_json()})
-        side = Side(0, plan, own or connected.local)
+        side = Side(0, plan, own or connected.local, pcap)
         try:
             side.connect(connected)
             connected.receive("connected")
@@ -76,7 +76,7 @@ def run(
             connected.send({"type": "bye"})
             side.finish()
         except BaseException:
-            side.driver.close()
+            side.close()
             raise
     passed = all(row["bytes_match"] for row in rows)
     if not passed:
@@ -113,7 +113,7 @@ def _bandwidth(channel: Channel, side: Side) -> dict[str, Any]:
         outstanding[number] = depth
     left = depth * plan.qps
     while left:
-        completions = driver.step(give_up)
+        completions = driver.step(driver.now() + GLANCE)
         now = driver.now()
         for completion in completions:
             outstanding[numbers[checked(completion).qpn]] -= 1

@@ -18,7 +18,7 @@ from transport.errors import PolyroceError
 _RECEIVES = (Opcode.RECV, Opcode.RECV_RDMA_WITH_IMM)
 
 
-def serve(bind: str, port: int, own: Plan, console: Console) -> None:
+def serve(bind: str, port: int, own: Plan, console: Console, pcap: str = "") -> None:
     """Wait for one client on TCP `bind`:`port`, and serve it to the end. own: whose control is used here."""
     listener = Listener(bind or "0.0.0.0", port)
     try:
@@ -28,15 +28,15 @@ def serve(bind: str, port: int, own: Plan, console: Console) -> None:
         listener.close()
     with channel:
         console.print(f"serving {channel.peer}")
-        attend(channel, bind or channel.local, own.cc)
+        attend(channel, bind or channel.local, own.cc, pcap)
 
 
-def attend(channel: Channel, address: str, cc: str) -> None:
+def attend(channel: Channel, address: str, cc: str, pcap: str = "") -> None:
     """Serve the client on `channel`. Errors are told to it and raised."""
     request = channel.receive("request")
     try:
         plan = Plan.from_json(request.get("plan", {}), cc)
-        side = Side(1, plan, address)
+        side = Side(1, plan, address, pcap)
     except PolyroceError as error:
         raise channel.refuse(str(error)) from None
     try:
@@ -49,7 +49,7 @@ def attend(channel: Channel, address: str, cc: str) -> None:
             (_serve_latency if plan.latency else _serve_bandwidth)(channel, side)
         side.finish()
     except BaseException:
-        side.driver.close()
+        side.close()
         raise
 
 

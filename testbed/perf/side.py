@@ -10,13 +10,19 @@ from testbed.errors import RunError
 from testbed.perf.plan import Plan
 from testbed.rank import digest
 from testbed.workloads.base import payload
+from transport import telemetry
 from transport.bootstrap import Channel
 from transport.clock import MS
 from transport.completion import Completion, Status
 from transport.connection import Connection
 from transport.driver import Driver
 from transport.endpoint import Endpoint
+from transport.nic.base import Nic
+from transport.nic.pcap import PcapWriter
+from transport.pcapfile import PcapFile
 from transport.placement import Access
+from transport.telemetry import Installed
+from transport.wire import ID0, OFF, Codec
 
 _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
@@ -30,14 +36,20 @@ _LINGER = 50 * MS
 
 
 class Side:
-    """One end of a measurement. who: 0 for the client, 1 for the server."""
+    """One end of a measurement. who: 0 for the client, 1 for the server. pcap: a file for all that it sends and
+    receives, if it is named."""
 
-    def __init__(self, who: int, plan: Plan, address: str) -> None:
+    def __init__(self, who: int, plan: Plan, address: str, pcap: str = "") -> None:
         self.plan = plan
         self.size = 0
         config = nics.udp_config(plan.config(), address)
-        self.nic = nics.udp_nic(config, address, busy_poll=plan.latency)
+        self.nic: Nic = nics.udp_nic(config, address, busy_poll=plan.latency)
+        self.capture: PcapFile | None = None
+        self.telemetry: Installed | None = None
         try:
+            if pcap:
+                self.capture = nics.open_pcap(pcap)
+                self.nic = PcapWriter(self.nic, self.capture, Codec(ID0 if config.icrc else OFF))
             endpoint = Endpoint(config, self.nic.address, self.nic.caps, random.Random(f"{plan.seed} perf {who}"))
             self.endpoint = endpoint
             self.driver = Driver(endpoint, self.nic, low_latency=plan.latency)
@@ -50,8 +62,9 @@ class Side:
             self.regions = [domain.register(buffer, _ALL) for buffer in self.buffers]
             self.remote: list[tuple[int, int]] = []
             self.posted = [0] * plan.qps  # receives
+            self.telemetry = telemetry.install(self.driver, f"perf {'server' if who else 'client'}")
         except BaseException:
-            self.nic.close()
+            self.close()
             raise
 
     def connect(self, channel: Channel) -> None:
@@ -89,7 +102,15 @@ class Side:
         end = self.driver.now() + _LINGER
         while self.driver.now() < end:
             self.driver.step(end)
-        self.driver.close()
+        self.close()
+
+    def close(self) -> None:
+        """Release the sockets and the capture file."""
+        if self.telemetry is not None:
+            self.telemetry.close()
+        self.nic.close()
+        if self.capture is not None:
+            self.capture.close()
 
 
 def checked(completion: Completion) -> Completion:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from testbed.units import MAX_SIZE
 from transport.clock import Time
+from transport.errors import ConfigError
 
 #: What a message may be posted as. Bytes always go from `src` to `dst`; a READ is posted by `dst`, the rest by `src`.
 OPERATIONS = ("write", "write_imm", "send", "read")
@@ -60,6 +62,17 @@ class Workload:
     ranks: int
     phases: tuple[Phase, ...]
     notes: tuple[str, ...] = field(default=())
+
+
+def runnable(workload: Workload) -> Workload:
+    """The workload without phases in which nobody sends. ConfigError if none is left, or if a message is too long."""
+    longest = max((m.size for phase in workload.phases for m in phase.messages), default=0)
+    if longest > MAX_SIZE:
+        raise ConfigError(f"workload: its longest message has {longest} B: allowed are at most {MAX_SIZE}")
+    phases = tuple(phase for phase in workload.phases if phase.messages)
+    if not phases:
+        raise ConfigError("workload: no rank has anything to send to another")
+    return replace(workload, phases=phases)
 
 
 def received_by(messages: Iterable[Message], ranks: int) -> Bytes:

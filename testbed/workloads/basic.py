@@ -1,4 +1,4 @@
-"""The small patterns: one pair, many to one, and a permutation."""
+"""The plain patterns: one pair, many to one, one to many, a permutation, and all to all."""
 
 from __future__ import annotations
 
@@ -43,3 +43,20 @@ def permutation(ranks: int, flow: Flow, seed: int) -> Workload:
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(ranks)
     messages = [message for i in range(ranks) for message in flow.between(int(order[i]), int(order[(i + 1) % ranks]))]
     return Workload(ranks, (flow.phase("permutation", messages),))
+
+
+def one_to_n(ranks: int, flow: Flow) -> Workload:
+    """Rank 0 sends to all other ranks at once."""
+    messages = [message for dst in range(1, ranks) for message in flow.between(0, dst)]
+    return Workload(ranks, (flow.phase(f"1 to {ranks - 1}", messages),))
+
+
+def alltoall(ranks: int, flow: Flow) -> Workload:
+    """Every rank sends the same to every other rank. Rank r begins with rank r + 1."""
+    messages = [
+        message
+        for src in range(ranks)
+        for step in range(1, ranks)
+        for message in flow.between(src, (src + step) % ranks)
+    ]
+    return Workload(ranks, (flow.phase("alltoall", messages),))

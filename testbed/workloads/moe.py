@@ -1,68 +1,104 @@
 """The AllToAll of mixture-of-experts layers under expert parallelism: dispatch, then combine.
 
-Experts lie on ranks in contiguous blocks. In dispatch a token's hidden vector goes once to every other rank that holds
-one of its experts, in FP8 (one byte an element); in combine each of those ranks sends its partial result back in BF16
-(two bytes). One message for each pair of ranks, a WRITE with immediate into memory registered beforehand.
+Experts lie on ranks in contiguous blocks. In dispatch a token's hidden vector goes to the ranks that hold its experts;
+in combine each of those sends a result back. What stays on its rank is not sent. There are two ways to send a token:
 
-Not modelled: the experts' computing time, scales beside FP8 elements, and tokens dropped at a capacity limit.
+- once to a rank, however many of its experts are there, and the partial sum of their results back: one message for each
+  pair of ranks, as kernels for throughput do;
+- once for each of its experts, a message each, as low-latency kernels do.
+
+Not modelled: the experts' computing time, routing metadata beside the vectors, and tokens dropped at a capacity limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from testbed.workloads.base import Bytes, Message, Phase, Workload
-from testbed.workloads.routing import choose, fit, gini, popularity
+from testbed.workloads.routing import Counts, Popularity, choose, fit, gini
 from transport.errors import ConfigError
 
-DISPATCH_BYTES = 1  #: FP8
-COMBINE_BYTES = 2  #: BF16
+
+class Vectors(NamedTuple):
+    """How a token travels. dispatch, combine: bytes of its vector each way. each: once for each of its experts instead
+    of once to a rank. op: operation of the messages. depth: outstanding at once towards one rank."""
+
+    dispatch: int
+    combine: int
+    each: bool = False
+    op: str = "write_imm"
+    depth: int = 16
 
 
-def tokens_to_ranks(chosen: Bytes, per_rank: int, ranks: int) -> Bytes:
-    """How many of the tokens (rows of expert numbers) go to each rank, each token counted once a rank."""
+def fp8_and_bf16(hidden: int, op: str) -> Vectors:
+    """Dispatch in FP8 (a byte an element, without scales), combine in BF16."""
+    return Vectors(hidden, 2 * hidden, op=op)
+
+
+def stream(seed: int, layer: int, rank: int) -> np.random.Generator:
+    """Random numbers of one rank in one layer."""
+    key = np.array([seed & (2**64 - 1), layer << 20 | rank], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def sends(chosen: Counts, per_rank: int, ranks: int, each: bool) -> Bytes:
+    """How many vectors one rank sends to each rank, itself included, for its tokens (rows of expert numbers)."""
+    where = chosen // per_rank
+    if each:
+        return np.bincount(where.ravel(), minlength=ranks).astype(np.int64)
     goes = np.zeros((len(chosen), ranks), dtype=bool)
-    goes[np.arange(len(chosen))[:, None], chosen // per_rank] = True
+    goes[np.arange(len(chosen))[:, None], where] = True
     count: Bytes = goes.sum(axis=0).astype(np.int64)
     return count
 
 
-def moe(
-    ranks: int, model: str, domain: str, layers: Sequence[int], tokens: int, hidden: int, op: str, seed: int
-) -> Workload:
-    """Dispatch and combine of each layer. tokens: on each rank; hidden: elements of a token's vector."""
-    phases = []
+def exchange(name: str, chosen: Sequence[Counts], per_rank: int, vectors: Vectors) -> tuple[Phase, Phase]:
+    """Dispatch and combine of one layer. chosen: for each rank the experts of its tokens."""
+    ranks = len(chosen)
+    matrix = np.array([sends(rows, per_rank, ranks, vectors.each) for rows in chosen])
+    out = messages(matrix, vectors.dispatch, vectors.op, vectors.each)
+    back = messages(matrix.T, vectors.combine, vectors.op, vectors.each)
+    return Phase(f"{name} dispatch", out, vectors.depth), Phase(f"{name} combine", back, vectors.depth)
+
+
+def measured(
+    ranks: int, layers: Mapping[int, Popularity], tokens: int, vectors: Vectors, seed: int
+) -> Workload:  # fmt: skip
+    """Layers whose experts are chosen as often as was measured. tokens: on each rank."""
+    phases: list[Phase] = []
     notes = []
-    for layer in layers:
-        popular = popularity(model, domain, layer)
+    for layer, popular in layers.items():
         experts = len(popular.counts)
-        if experts % ranks:
-            raise ConfigError(f"ranks = {ranks}: {model} has {experts} experts, allowed are its divisors")
+        per_rank = experts_per_rank(experts, ranks)
         weights = fit(popular.counts, popular.top_k)
-        matrix = np.zeros((ranks, ranks), dtype=np.int64)
-        selections = np.zeros(experts, dtype=np.int64)
-        for rank in range(ranks):
-            key = np.array([seed & (2**64 - 1), layer << 20 | rank], dtype=np.uint64)
-            chosen = choose(weights, tokens, popular.top_k, np.random.Generator(np.random.Philox(key=key)))
-            selections += np.bincount(chosen.ravel(), minlength=experts)
-            matrix[rank] = tokens_to_ranks(chosen, experts // ranks, ranks)
-        np.fill_diagonal(matrix, 0)
-        notes.append(
-            f"layer {layer}: Gini of expert choices {gini(selections):.3f} (measured {gini(popular.counts):.3f})"
-        )
-        phases.append(Phase(f"layer {layer} dispatch", _messages(matrix, hidden * DISPATCH_BYTES, op)))
-        phases.append(Phase(f"layer {layer} combine", _messages(matrix.T, hidden * COMBINE_BYTES, op)))
+        chosen = [choose(weights, tokens, popular.top_k, stream(seed, layer, rank)) for rank in range(ranks)]
+        found = gini(np.bincount(np.concatenate(chosen).ravel(), minlength=experts))
+        notes.append(f"layer {layer}: Gini of expert choices {found:.3f} (measured {gini(popular.counts):.3f})")
+        phases += exchange(f"layer {layer}", chosen, per_rank, vectors)
     return Workload(ranks, tuple(phases), tuple(notes))
 
 
-def _messages(tokens: Bytes, each: int, op: str) -> tuple[Message, ...]:
-    """A message for every pair with tokens. Rank r begins with rank r + 1, so that not all begin with rank 0."""
-    ranks = len(tokens)
-    return tuple(
-        Message(src, (src + step) % ranks, int(tokens[src, (src + step) % ranks]) * each, op)
-        for src in range(ranks)
-        for step in range(1, ranks)
-        if tokens[src, (src + step) % ranks]
-    )
+def experts_per_rank(experts: int, ranks: int, of: str = "there are") -> int:
+    """ConfigError if the experts cannot be spread evenly."""
+    if experts % ranks:
+        allowed = ", ".join(str(n) for n in range(2, experts + 1) if experts % n == 0)
+        raise ConfigError(f"ranks = {ranks}: {of} {experts} experts, allowed are its divisors {allowed}")
+    return experts // ranks
+
+
+def messages(count: Bytes, size: int, op: str, each: bool = False) -> tuple[Message, ...]:
+    """What goes from rank i to every other rank j: count[i, j] messages of `size` bytes, or one with all of them. Rank
+    i begins with rank i + 1, so that not all begin with rank 0."""
+    ranks = len(count)
+    found: list[Message] = []
+    for src in range(ranks):
+        for dst in (*range(src + 1, ranks), *range(src)):
+            number = int(count[src, dst])
+            if each:
+                found += [Message(src, dst, size, op)] * number
+            elif number:
+                found.append(Message(src, dst, number * size, op))
+    return tuple(found)

@@ -1,67 +1,33 @@
-"""Mixture-of-experts routing with the popularity of experts that was measured in real models.
+"""Mixture-of-experts routing: which experts each token chooses.
 
-Each token chooses its top k experts by Gumbel noise on the experts' log weights, which is sampling without replacement
-in proportion to the weights. The weights are fitted so that the *choices* have the measured frequencies: noise on the
-logarithm of the frequencies themselves would flatten them (Gini .54 instead of .58 in the most skewed layer).
+A token takes the top k of the experts' log weights with Gumbel noise on them, which is sampling without replacement in
+proportion to the weights. The weights are made such that the *choices* have the wanted frequencies: noise on the
+logarithm of the frequencies themselves would flatten them (Gini .54 instead of .58 in OLMoE's most skewed layer).
 
 Not modelled: which experts are chosen together, and how one token's experts in one layer depend on those before.
 """
 
 from __future__ import annotations
 
-import csv
-from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from transport.errors import ConfigError
-
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
-TABLE = "olmoe_mixtral_layer_expert_counts.csv"
-
 _ROUNDS = 24
 _SAMPLE = 4096
+#: Experts for each one chosen from which on `weights_of` needs no trial.
+_FEW = 16
 
 
 class Popularity(NamedTuple):
-    """How often each expert of a layer was chosen. top_k: experts a token chooses."""
+    """How often each expert of a layer was chosen. top_k: experts a token chooses, 0 if not known."""
 
     top_k: int
     counts: Counts
-
-
-@cache
-def table() -> dict[tuple[str, str, int], Popularity]:
-    """(model, domain, layer) to popularity, out of the table that comes with the package."""
-    found: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
-    text = resources.files("testbed.workloads").joinpath("data", TABLE).read_text(encoding="utf-8")
-    for row in csv.DictReader(text.splitlines()):
-        key = (row["model"], row["domain"], int(row["layer"]))
-        found.setdefault(key, []).append((int(row["expert"]), int(row["count"]), int(row["top_k"])))
-    layers = {}
-    for key, rows in found.items():
-        counts = np.zeros(1 + max(expert for expert, _, _ in rows), dtype=np.int64)
-        for expert, count, _ in rows:
-            counts[expert] = count
-        layers[key] = Popularity(rows[0][2], counts)
-    return layers
-
-
-def popularity(model: str, domain: str, layer: int) -> Popularity:
-    """The measured popularity of one layer. ConfigError lists what there is."""
-    known = table()
-    models = sorted({key[0] for key in known})
-    domains = sorted({key[1] for key in known if key[0] == model})
-    layers = sorted({key[2] for key in known if key[:2] == (model, domain)})
-    for name, value, allowed in (("model", model, models), ("domain", domain, domains), ("layer", layer, layers)):
-        if value not in allowed:
-            raise ConfigError(f"{name} = {value!r}: allowed are {', '.join(map(str, allowed))}")
-    return known[model, domain, layer]
 
 
 def gini(values: npt.ArrayLike) -> float:
@@ -73,12 +39,49 @@ def gini(values: npt.ArrayLike) -> float:
 
 def choose(weights: Floats, tokens: int, top_k: int, rng: np.random.Generator) -> Counts:
     """The experts of each token, a row of `top_k` different ones. weights: logarithms, -inf for never."""
+    return _top(weights + rng.gumbel(size=(tokens, len(weights))), top_k)
+
+
+def choose_within(
+    weights: Floats, tokens: int, top_k: int, nodes: int, most: int, rng: np.random.Generator
+) -> Counts:  # fmt: skip
+    """As `choose`, with the experts of a token on at most `most` of `nodes` nodes.
+
+    Experts lie on nodes in contiguous blocks. First the nodes: those whose best top_k / most experts have the highest
+    sum of noisy log weights. Then the best top_k experts on them. This is the node-limited routing of DeepSeek-V3
+    (arXiv 2412.19437, section 2.1.2) with noisy log weights for affinities. It makes choices a little more even over
+    nodes than the weights are.
+    """
     noisy = weights + rng.gumbel(size=(tokens, len(weights)))
-    return np.argpartition(-noisy, top_k - 1, axis=1)[:, :top_k].astype(np.int64)
+    by_node = noisy.reshape(tokens, nodes, -1)
+    best = max(1, top_k // most)
+    scores = np.partition(by_node, -best, axis=2)[:, :, -best:].sum(axis=2)
+    barred = np.ones((tokens, nodes), dtype=bool)
+    np.put_along_axis(barred, _top(scores, most), False, axis=1)
+    return _top(np.where(barred[:, :, None], -np.inf, by_node).reshape(tokens, -1), top_k)
 
 
-def fit(counts: Counts, top_k: int) -> Floats:
-    """Log weights with which `choose` chooses experts as often as `counts` says. The same for the same counts."""
+def _top(scores: Floats, count: int) -> Counts:
+    return np.argpartition(-scores, count - 1, axis=1)[:, :count].astype(np.int64)
+
+
+def weights_of(shares: Floats, top_k: int) -> Floats:
+    """Log weights with which experts get these shares of all choices (sum 1, each below 1 / top_k).
+
+    Top k by Gumbel noise is order sampling with exponential ranks. Where few of many are chosen, an expert is among
+    them with probability p if its rate is -log(1 - p) (Rosen 1997, J. Stat. Plan. Inference 62, 159), which for small p
+    is the share itself but for a factor. Else the weights are found by trial.
+    """
+    if _FEW * top_k > len(shares):
+        return fit(shares, top_k)
+    with np.errstate(divide="ignore"):  # a share of 0 is never chosen: -inf
+        found: Floats = np.log(-np.log1p(-top_k * shares))
+    return found
+
+
+def fit(counts: Counts | Floats, top_k: int) -> Floats:
+    """Log weights with which `choose` chooses experts as often as `counts` says, by trial. The same for the same
+    counts."""
     rng = np.random.Generator(np.random.Philox(key=top_k))
     wanted = np.maximum(counts / counts.sum(), 1e-12)
     weights: Floats = np.log(wanted)

@@ -45,7 +45,7 @@ def test_the_module_is_the_same_program() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "moe-allto"), "'moe-allto' is unknown; known: c2-multipath-idle"),
+        (("run", "moe-allto"), "'moe-allto' is unknown; known: allreduce-ring"),
         (("run", "nothing.toml"), "nothing.toml cannot be read"),
         (("run", "pair", "--on", "air"), "--on air: allowed are udp, loopback"),
         (("run", "pair", "--cc", "bbr"), "'bbr' is unknown; known: fixed"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from testbed import runner, scenario
+from testbed import runner, scenario, sections
 from testbed.progress import Silent
+from testbed.workloads.presets import PRESETS
+from testbed.workloads.sections import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
@@ -23,9 +25,11 @@ def test_the_example_runs_and_holds() -> None:
 def test_every_scenario_and_every_key_of_the_sections_is_in_the_document() -> None:
     words = set(re.findall(r"`([\w-]+)`", TEXT))
     assert set(scenario.known()) <= words
-    sections = (
-        scenario.TransportSection, scenario.FabricSection, scenario.UdpSection, scenario.Blackhole,
-        scenario.VariantSection, scenario.PairWorkload, scenario.MoeWorkload,
+    assert set(KINDS) <= words
+    assert set(PRESETS) <= words
+    of_the_file = (
+        sections.TransportSection, sections.FabricSection, sections.UdpSection, sections.Blackhole,
+        scenario.VariantSection,
     )  # fmt: skip
-    for section in sections:
+    for section in (*of_the_file, *KINDS.values()):
         assert set(section.model_fields) <= words, section

@@ -114,6 +114,12 @@ def test_c6_over_sockets_keeps_bytes_completions_and_order() -> None:
     assert [v.metrics["messages"] for v in result.variants] == [192, 192]
 
 
+def test_a_plane_dies_and_comes_back_over_sockets() -> None:
+    result = run("two-ports", "size=64KiB")
+    assert [e for e in result.variants[0].expect if e.passed is False] == []
+    assert result.variants[0].metrics["paths_used"] == 32
+
+
 def test_c2_over_sockets_keeps_bytes_and_completions() -> None:
     result = run("c2-multipath-idle", "messages=20")
     assert [v.metrics["bytes_wrong"] for v in result.variants] == [0, 0]

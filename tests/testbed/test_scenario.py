@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed import scenario
-from testbed.scenario import FaultsSection, load, parse, parse_override
+from testbed.scenario import load, parse, parse_override
+from testbed.sections import FaultsSection
 from transport.clock import MS, US
 from transport.errors import ConfigError
 
@@ -45,6 +46,23 @@ def test_a_file_is_read() -> None:
     assert [message.size for message in workload.phases[0].messages] == [65536] * 3
 
 
+def test_a_plane_that_dies_is_read() -> None:
+    text = PAIR.replace("paths = 8", "paths = 8\nports = 2").replace(
+        "[[faults.blackhole]]\npath", "[[faults.plane]]\nplane"
+    )
+    (variant,) = parse(text, "mine.toml").variants
+    (dead,) = variant.settings.faults.plan(1.0).planes
+    assert (dead.plane, dead.start, dead.end) == (1, 10 * US, 20 * US)
+
+
+def test_paths_of_the_second_plane_are_numbered_on() -> None:
+    text = PAIR.replace("paths = 8", "paths = 8\nports = 2")
+    (variant,) = parse(text.replace("path = 1", "path = 15"), "mine.toml").variants
+    assert variant.settings.faults.plan(1.0).holes[0].path == 15
+    with pytest.raises(ConfigError, match=r"faults\.blackhole\.path = 16: allowed are 0 to 15"):
+        parse(text.replace("path = 1", "path = 16"), "mine.toml")
+
+
 def test_times_of_faults_can_be_stretched() -> None:
     plan = FaultsSection(jitter_us=40.0).plan(25.0)
     assert plan.jitter == MS
@@ -68,11 +86,18 @@ def test_times_of_faults_can_be_stretched() -> None:
         ('size = "64KiB"', "size = -1", r"line 11: workload.size: size = -1: allowed are 0 to 4 GiB"),
         ("messages = 3", "messages = 0", "line 10: workload.messages = 0: "),
         ("messages = 3", "tokens = 3", "line 10: key workload.tokens is unknown; known: messages"),
-        ('kind = "pair"', 'kind = "ring"', "workload.kind = 'ring': allowed are pair, incast, permutation, moe"),
+        ('kind = "pair"', 'kind = "ring"', "workload.kind = 'ring': allowed are pair, incast, one_to_n, permutation"),
         ('kind = "pair"', "", "key workload.kind is missing"),
         ("path = 1", "path = 8", "line 13: faults.blackhole.path = 8: allowed are 0 to 7"),
         ("path = 1", "hole = 1", "key faults.blackhole.0.hole is unknown; known: path, start_us, end_us"),
         ("end_us = 20", "end_us = 10", "faults.blackhole.end_us = 10.0: it is not after start_us"),
+        ("[[faults.blackhole]]\npath = 1", "[[faults.plane]]\nplane = 1", "faults.plane.plane = 1: allowed are 0 to 0"),
+        (
+            "[[faults.blackhole]]",
+            "[[faults.plane]]",
+            "key faults.plane.0.path is unknown; known: plane, start_us, end_us",
+        ),
+        ("paths = 8", "ports = 9", "line 6: transport.ports = 9: "),
         ("bytes_wrong = 0", "bites_wrong = 0", "line 19: metric 'bites_wrong' is unknown; known: "),
         ("bytes_wrong = 0", 'bytes_wrong = "none"', "line 19: expect.bytes_wrong"),
         ("bytes_wrong = 0", "latency_p50_change_percent = 2", "compares with a baseline"),

@@ -1,0 +1,164 @@
+"""Sections of a scenario file: transport, network, faults, limits.
+
+Workloads have theirs in testbed/workloads/sections.py. The keys are explained in docs/scenarios.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from cc import registry
+from cc.errors import ControlError
+from cc.parameters import build
+from testbed.job import DeadPlane, Faults, Hole
+from testbed.units import parse_size
+from transport.clock import NEVER, US, Time
+from transport.config import MAX_PLANES, EndpointConfig
+from transport.errors import ConfigError
+
+_DEFAULT = EndpointConfig()
+
+Size: TypeAlias = Annotated[int, BeforeValidator(parse_size), PlainSerializer(lambda size: size)]
+Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: no unknown keys, no conversions."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class TransportSection(Section):
+    """How every endpoint is configured; ranges and defaults are those of transport.config.EndpointConfig. ports: how
+    many each rank has, one on each plane."""
+
+    paths: int = _DEFAULT.paths
+    entropies: list[int] | None = None
+    entropy_mask: int | None = None
+    floor: int = _DEFAULT.floor
+    selector: str = _DEFAULT.selector
+    cc: str = str(_DEFAULT.control)
+    cc_parameters: dict[str, int | float | bool] = Field(default_factory=dict)
+    mtu: int = _DEFAULT.mtu
+    max_run: int = _DEFAULT.max_run
+    window: int = _DEFAULT.window
+    retries: int = _DEFAULT.retries
+    rto_min_us: Annotated[int, Field(ge=0)] = 0
+    ack_every: Size = _DEFAULT.ack_every
+    inline: Size = _DEFAULT.inline
+    sq_depth: int = _DEFAULT.sq_depth
+    rq_depth: int = _DEFAULT.rq_depth
+    icrc: bool = _DEFAULT.icrc
+    ports: Annotated[int, Field(ge=1, le=MAX_PLANES)] = 1
+
+    def config(self) -> EndpointConfig:
+        """The endpoint's configuration. ConfigError names a field, its value and what is allowed."""
+        try:
+            build(registry.resolve(self.cc).Parameters, self.cc_parameters)
+        except ControlError as error:
+            raise ConfigError(f"cc = {self.cc!r}: {error}") from None
+        return EndpointConfig(
+            mtu=self.mtu, max_run=self.max_run, paths=self.paths,
+            entropies=None if self.entropies is None else tuple(self.entropies), entropy_mask=self.entropy_mask,
+            floor=self.floor,
+            selector=self.selector, control=self.cc, control_parameters=self.cc_parameters, window=self.window,
+            sq_depth=self.sq_depth, rq_depth=self.rq_depth, inline=self.inline, retries=self.retries,
+            rto_min=self.rto_min_us * US, ack_every=self.ack_every, icrc=self.icrc,
+        )  # fmt: skip
+
+
+class FabricSection(Section):
+    """The network of `--on loopback`; `--on udp` has the one that is there.
+
+    rate_gbps: each receiver's link, 0 for infinitely fast. delay_us: one way. queue: bytes of the queue in front of the
+    link, ecn: bytes in it from which packets are marked; neither is limited if not given.
+    """
+
+    rate_gbps: Annotated[float, Field(ge=0, le=1600)] = 100.0
+    delay_us: Annotated[float, Field(ge=0, le=1e6)] = 5.0
+    queue: Size | None = None
+    ecn: Size | None = None
+
+
+class UdpSection(Section):
+    """What is different over `--on udp`. time_scale: times of faults, and intervals between messages, are multiplied by
+    this, since round trips between processes are that much longer than those of the fabric."""
+
+    time_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+
+
+class Blackhole(Section):
+    """Path number `path` swallows what it is given from `start_us` on, until `end_us` (or for good), counted from the
+    start of the first phase."""
+
+    path: Annotated[int, Field(ge=0)]
+    start_us: Annotated[float, Field(ge=0)] = 0.0
+    end_us: Annotated[float, Field(gt=0)] | None = None
+
+
+class PlaneFault(Section):
+    """The same for all paths of plane number `plane`, in both directions: the ports number so of all ranks are down."""
+
+    plane: Annotated[int, Field(ge=0)]
+    start_us: Annotated[float, Field(ge=0)] = 0.0
+    end_us: Annotated[float, Field(gt=0)] | None = None
+
+
+class FaultsSection(Section):
+    """What happens to packets on top of the network, seeded.
+
+    loss, duplicate, corrupt, mark, reorder: probabilities of a packet. reorder_us: how long a reordered packet is held
+    back. jitter_us: largest extra delay of a packet; with fifo, each path has its own constant share of it instead.
+    """
+
+    loss: Share = 0.0
+    duplicate: Share = 0.0
+    corrupt: Share = 0.0
+    mark: Share = 0.0
+    reorder: Share = 0.0
+    reorder_us: Annotated[float, Field(ge=0, le=1e6)] = 100.0
+    jitter_us: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    fifo: bool = False
+    blackhole: list[Blackhole] = Field(default_factory=list)
+    plane: list[PlaneFault] = Field(default_factory=list)
+
+    def plan(self, scale: float) -> Faults:
+        """The same as plain data, in picoseconds. All times are multiplied by `scale`."""
+        us = scale * US
+
+        def span(fault: Blackhole | PlaneFault) -> tuple[Time, Time]:
+            return round(fault.start_us * us), NEVER if fault.end_us is None else min(NEVER, round(fault.end_us * us))
+
+        return Faults(
+            loss=self.loss, duplicate=self.duplicate, corrupt=self.corrupt, mark=self.mark, reorder=self.reorder,
+            reorder_delay=round(self.reorder_us * us) if self.reorder else 0, jitter=round(self.jitter_us * us),
+            fifo=self.fifo,
+            holes=tuple(Hole(hole.path, *span(hole)) for hole in self.blackhole),
+            planes=tuple(DeadPlane(fault.plane, *span(fault)) for fault in self.plane),
+        )  # fmt: skip
+
+
+class Limit(Section):
+    """What a metric is held to: at most `max`, at least `min`, or exactly `equals`."""
+
+    max: float | None = None
+    min: float | None = None
+    equals: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (
+            (self.max is None or value <= self.max)
+            and (self.min is None or value >= self.min)
+            and (self.equals is None or value == self.equals)
+        )
+
+    def __str__(self) -> str:
+        signs = (("<=", self.max), (">=", self.min), ("=", self.equals))
+        return ", ".join(f"{sign} {value:g}" for sign, value in signs if value is not None)
+
+
+def as_limit(value: object) -> object:
+    """A bare number is the most that a metric may be."""
+    return {"max": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
