@@ -17,13 +17,14 @@ from rich.table import Table
 
 from cc import registry
 from cc.errors import ControlError
-from testbed import report, runner, scenario, stats
+from testbed import launched, report, runner, scenario, stats
 from testbed.errors import RunError
 from testbed.perf import client, server
 from testbed.perf.plan import OPERATIONS, Plan
 from testbed.progress import Bars
 from transport.bootstrap import PORT
 from transport.errors import ConfigError, PolyroceError
+from transport.nic.dgram import SOCKETS
 from transport.snapshot import LIMIT
 
 app = typer.Typer(
@@ -41,6 +42,11 @@ _JSON = typer.Option("--json", metavar="FILE", help="Write the result; - prints 
 
 class Switch(StrEnum):
     on = "on"
+    off = "off"
+
+
+class Launcher(StrEnum):
+    auto = "auto"
     off = "off"
 
 
@@ -85,7 +91,7 @@ def _root(
 @app.command()
 def run(
     which: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A scenario by name, or a .toml file.")],
-    on: Annotated[str, typer.Option("--on", help="Network: udp or loopback.")] = "udp",
+    on: Annotated[str, typer.Option("--on", help="Network: udp, dgram or loopback.")] = "udp",
     ranks: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
     cc: Annotated[str | None, typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = None,
     selector: Annotated[str | None, typer.Option(help="Path selector.")] = None,
@@ -94,25 +100,37 @@ def run(
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key.")] = None,
     json_file: Annotated[Path | None, _JSON] = None,
     pcap: Annotated[Path | None, typer.Option(metavar="FILE", help="Capture what is sent.")] = None,
+    launcher: Annotated[
+        Launcher, typer.Option(help="auto: be one of the ranks if mpirun, torchrun or srun started this.")
+    ] = Launcher.auto,
 ) -> None:  # fmt: skip
     """Run a scenario and judge it. Exit status 0 only if all bytes match and all expectations hold."""
-    with _errors_told():
-        given = [
-            f"{key}={json.dumps(value)}"
-            for key, value in (
-                ("workload.ranks", ranks), ("transport.cc", cc), ("transport.selector", selector),
-                ("transport.paths", paths), ("seed", seed),
-            )
-            if value is not None
-        ]  # fmt: skip
-        chosen = scenario.load(which, [*(settings or []), *given])
-        quiet = json_file is not None and str(json_file) == "-"
-        with Bars(_console(stderr=True)) as bars:
-            result = runner.run(chosen, on, bars, str(pcap or ""))
-        report.show(result, _console(stderr=quiet))
-        if json_file is not None:
-            report.write_json(json_file, result.to_json())
-    raise typer.Exit(0 if result.passed else 1)
+    with _errors_told(), launched.joined(launcher is Launcher.auto) as group:
+        if group is not None and group.world.rank:
+            passed = launched.follow(group)
+        else:
+            launched.check(group, on, ranks, pcap is not None)
+            given = [
+                f"{key}={json.dumps(value)}"
+                for key, value in (
+                    ("workload.ranks", ranks), ("transport.cc", cc), ("transport.selector", selector),
+                    ("transport.paths", paths), ("seed", seed),
+                )
+                if value is not None
+            ]  # fmt: skip
+            chosen = scenario.load(which, [*(settings or []), *given])
+            if group is not None and ranks is None and launched.sizable(chosen):
+                chosen = scenario.load(which, [*(settings or []), *given, f"workload.ranks={group.world.size}"])
+            quiet = json_file is not None and str(json_file) == "-"
+            with Bars(_console(stderr=True)) as bars:
+                result = runner.run(chosen, on, bars, str(pcap or ""), group)
+            if group is not None:
+                launched.tell(group, result.passed)
+            report.show(result, _console(stderr=quiet))
+            if json_file is not None:
+                report.write_json(json_file, result.to_json())
+            passed = result.passed
+    raise typer.Exit(0 if passed else 1)
 
 
 @app.command("list")
@@ -209,6 +227,7 @@ def perf(
     depth: Annotated[int, typer.Option(help="Messages outstanding on a queue pair; 0 fills the pipeline.")] = 0,
     max_run: Annotated[int, typer.Option(help="Most packets of one send on one path.")] = Plan.max_run,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    nic: Annotated[str, typer.Option(help=f"Sockets of both ends: {' or '.join(SOCKETS)}.")] = Plan.nic,
     json_file: Annotated[Path | None, _JSON] = None,
     pcap: Annotated[Path | None, typer.Option(metavar="FILE", help="Capture what it sends and receives.")] = None,
 ) -> None:  # fmt: skip
@@ -218,7 +237,7 @@ def perf(
             raise ConfigError("perf: give one of --server, HOST, --local")
         plan = Plan.make(
             op=op, size=size, duration=duration, qps=qps, paths=paths, selector=selector, cc=cc, mtu=mtu,
-            icrc=icrc is Switch.on, latency=latency, depth=depth, max_run=max_run, seed=seed,
+            icrc=icrc is Switch.on, latency=latency, depth=depth, max_run=max_run, seed=seed, nic=nic,
         )  # fmt: skip
         quiet = json_file is not None and str(json_file) == "-"
         console = _console(stderr=quiet)

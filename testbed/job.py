@@ -53,7 +53,9 @@ class Faults:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of one variant, the same for every rank. ports: of each rank, each with an address of its own."""
+    """One run of one variant, the same for every rank. ports: of each rank, each with an address of its own. addresses:
+    by rank, as many as it has ports, as text; none: those of testbed.rank.addresses_of. nic: of the rank
+    processes, one of transport.nic.dgram.SOCKETS."""
 
     phases: tuple[Phase, ...]
     ranks: int
@@ -62,6 +64,8 @@ class Job:
     faults: Faults = field(default_factory=Faults)
     pcap: str = ""
     ports: int = 1
+    addresses: tuple[tuple[str, ...], ...] = ()
+    nic: str = "udp"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,9 +82,11 @@ class Job:
             Phase(phase["name"], tuple(Message(**m) for m in phase["messages"]), phase["depth"], phase["interval"])
             for phase in data["phases"]
         )
+        addresses = tuple(tuple(own) for own in data["addresses"])
         return cls(
-            phases, data["ranks"], data["seed"], EndpointConfig(**config), Faults(**faults), data["pcap"], data["ports"]
-        )
+            phases, data["ranks"], data["seed"], EndpointConfig(**config), Faults(**faults), data["pcap"],
+            data["ports"], addresses, data["nic"],
+        )  # fmt: skip
 
 
 @dataclass

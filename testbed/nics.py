@@ -14,6 +14,7 @@ from transport.clock import Time
 from transport.config import EndpointConfig
 from transport.errors import ConfigError
 from transport.nic.base import Nic
+from transport.nic.dgram import SOCKETS
 from transport.nic.faults import ANY, FaultInjector, Faults
 from transport.nic.loopback import LoopbackNic, Network
 from transport.nic.pcap import PcapWriter
@@ -67,9 +68,13 @@ def loopback(job: Job, network: Network, rank: int) -> Meter:
 
 def udp(job: Job, rank: int) -> tuple[Meter, EndpointConfig]:
     """A rank's Nic over UDP sockets, and the configuration that has the source ports it could bind in it."""
-    addresses = [".".join(map(str, address)) for address in addresses_of(rank, job.ports)]
+    if job.addresses:
+        addresses = list(job.addresses[rank])
+    else:
+        addresses = [".".join(map(str, address)) for address in addresses_of(rank, job.ports)]
     config = udp_config(job.config, *addresses)
-    return _wrapped([udp_nic(config, address) for address in addresses], replace(job, config=config), rank), config
+    ports = [udp_nic(config, address, kind=job.nic) for address in addresses]
+    return _wrapped(ports, replace(job, config=config), rank), config
 
 
 def udp_config(config: EndpointConfig, *addresses: str) -> EndpointConfig:
@@ -80,12 +85,14 @@ def udp_config(config: EndpointConfig, *addresses: str) -> EndpointConfig:
     return replace(config, entropies=tuple(free_entropies(addresses, wanted, config.paths)))
 
 
-def udp_nic(config: EndpointConfig, address: str, busy_poll: bool = False) -> UdpNic:
-    """A plain UDP Nic for a configuration that names its source ports."""
+def udp_nic(config: EndpointConfig, address: str, busy_poll: bool = False, kind: str = "udp") -> UdpNic:
+    """A plain Nic on sockets for a configuration that names its source ports. kind: one of SOCKETS, or ConfigError."""
+    if kind not in SOCKETS:
+        raise ConfigError(f"nic = {kind!r}: allowed are {', '.join(SOCKETS)}")
     assert config.entropies is not None
     icrc = ID0 if config.icrc else OFF
     sockets = max(256, 2 * len(config.entropies))
-    return UdpNic(
+    return SOCKETS[kind](
         address, config.entropies, mtu=config.mtu, icrc=icrc, busy_poll=busy_poll, max_run=min(64, config.max_run),
         max_sockets=sockets,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Runs a job with one process a rank, over real sockets, and coordinates the phases.
+"""Runs a job with one process a rank, over real sockets, and coordinates the phases. The processes are started here, or
+were by a launcher and have joined a group, all but the one of rank 0.
 
 The coordinator carries everything that must not go over the transport under test: connection parameters, addresses and
 keys of buffers, barriers, digests and results. Every wait has a deadline. When a rank dies or fails, the run ends with
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import transport.errors
 from testbed.errors import RunError
@@ -28,6 +29,7 @@ from testbed.progress import Watcher
 from testbed.rank_process import MAX_LINE
 from transport.bootstrap import Channel, PeerGoneError
 from transport.errors import PolyroceError
+from transport.group import Group
 
 #: Seconds for a rank to start, and for one to end on its own.
 _START = 60.0
@@ -45,8 +47,24 @@ def rank_environment() -> dict[str, str]:
     return environment
 
 
+class _Member(Protocol):
+    """A rank process that the coordinator speaks to."""
+
+    number: int
+    channel: Channel
+
+    def obituary(self) -> str:
+        """How the process ended, for an error."""
+
+    def finish(self) -> None:
+        """It said that it has finished: wait for its end, if that is to follow."""
+
+    def kill(self) -> None:
+        """Whatever happened: leave nothing behind."""
+
+
 class _Child:
-    """A rank process with its end of the channel."""
+    """A rank process that was started here, with its end of the channel."""
 
     def __init__(self, number: int, job: Job, errors: Any) -> None:
         self.number = number
@@ -65,7 +83,6 @@ class _Child:
         self.channel.send({"type": "job", "rank": number, "job": job.to_json()})
 
     def obituary(self) -> str:
-        """How the process ended, for an error."""
         try:
             status = self.process.wait(_END)
         except subprocess.TimeoutExpired:
@@ -77,6 +94,12 @@ class _Child:
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
         return f"rank {self.number} (process {self.process.pid}) died, {how}" + (f": {last[0]}" if last else "")
 
+    def finish(self) -> None:
+        try:
+            self.process.wait(_END)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"rank {self.number} did not end when it was told to") from None
+
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -85,25 +108,49 @@ class _Child:
         self.errors.close()
 
 
-class Coordinator:
-    """Speaks to all ranks of a job."""
+class _Joined:
+    """A rank process that a launcher started. Its channel is the group's, and stays for the next job."""
 
-    def __init__(self, job: Job, timeout_s: float, watcher: Watcher) -> None:
+    def __init__(self, number: int, channel: Channel, job: Job) -> None:
+        self.number = number
+        self.channel = channel
+        channel.send({"type": "job", "rank": number, "job": job.to_json()})
+
+    def obituary(self) -> str:
+        return f"rank {self.number} left: its process ended or cannot be reached any more"
+
+    def finish(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+class Coordinator:
+    """Speaks to all ranks of a job. group: those that joined, by a launcher; all others are started."""
+
+    def __init__(self, job: Job, timeout_s: float, watcher: Watcher, group: Group | None = None) -> None:
         self.job = job
         self.timeout_s = timeout_s
         self.watcher = watcher
-        self.children: list[_Child] = []
+        self.joined = group.channels if group is not None else {}
+        self.members: list[_Member] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """The ranks' processes live inside this, and never longer."""
         try:
             for number in range(self.job.ranks):
-                self.children.append(_Child(number, self.job, tempfile.TemporaryFile()))  # noqa: SIM115  kill closes it
+                channel = self.joined.get(number)
+                if channel is not None:
+                    self.members.append(_Joined(number, channel, self.job))
+                else:
+                    errors = tempfile.TemporaryFile()  # noqa: SIM115  kill closes it
+                    self.members.append(_Child(number, self.job, errors))
             yield
         finally:
-            for child in self.children:
-                child.kill()
+            for member in self.members:
+                member.kill()
 
     def run(self) -> tuple[list[PhaseRecord], list[PathChange]]:
         """All phases. RunError, or the error of the rank that failed, if it does not come to its end."""
@@ -120,27 +167,24 @@ class Coordinator:
                 records.append(assemble(phase, self.job.ranks, outcomes))
                 events += [PathChange(**change) for answer in answers for change in answer["events"]]
             self._all({"type": "finish"}, "finished", _START)
-            for child in self.children:
-                try:
-                    child.process.wait(_END)
-                except subprocess.TimeoutExpired:
-                    raise RunError(f"rank {child.number} did not end when it was told to") from None
+            for member in self.members:
+                member.finish()
         return records, events
 
     def _meet(self) -> None:
         """Tell every rank what its peers say to it."""
         described = [answer["described"] for answer in self._gather("ready", _START)]
-        for child in self.children:
-            said = {other: described[int(other)][str(child.number)] for other in described[child.number]}
-            child.channel.send({"type": "connect", "described": said})
+        for member in self.members:
+            said = {other: described[int(other)][str(member.number)] for other in described[member.number]}
+            member.channel.send({"type": "connect", "described": said})
         self._gather("connected", _START)
 
     def _all(self, order: dict[str, Any], answer: str, patience: float, watch: bool = False) -> list[dict[str, Any]]:
-        for child in self.children:
+        for member in self.members:
             try:
-                child.channel.send(order)
+                member.channel.send(order)
             except PeerGoneError:
-                raise RunError(child.obituary()) from None
+                raise RunError(member.obituary()) from None
         return self._gather(answer, patience, watch)
 
     def _gather(self, kind: str, patience: float, watch: bool = False) -> list[dict[str, Any]]:
@@ -148,32 +192,32 @@ class Coordinator:
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + patience
         with selectors.DefaultSelector() as ready:
-            for child in self.children:
-                ready.register(child.channel, selectors.EVENT_READ, child)
-            while len(answers) < len(self.children):
+            for member in self.members:
+                ready.register(member.channel, selectors.EVENT_READ, member)
+            while len(answers) < len(self.members):
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    late = [str(child.number) for child in self.children if child.number not in answers]
+                    late = [str(member.number) for member in self.members if member.number not in answers]
                     raise RunError(f"rank {', '.join(late)}: no {kind!r} within {patience:g} s")
                 for key, _ in ready.select(left):
-                    child = key.data
-                    message = self._message(child)
+                    member = key.data
+                    message = self._message(member)
                     if message is None:
                         continue
-                    if message["type"] != kind or child.number in answers:
-                        raise RunError(f"rank {child.number} answered {message['type']!r} where {kind!r} was expected")
-                    answers[child.number] = message
+                    if message["type"] != kind or member.number in answers:
+                        raise RunError(f"rank {member.number} answered {message['type']!r} where {kind!r} was expected")
+                    answers[member.number] = message
                     if kind == "finished":
-                        ready.unregister(child.channel)  # its end is no death
+                        ready.unregister(member.channel)  # its end is no death
                     if watch:
                         self.watcher.step(len(answers))
-        return [answers[number] for number in range(len(self.children))]
+        return [answers[number] for number in range(len(self.members))]
 
-    def _message(self, child: _Child) -> dict[str, Any] | None:
+    def _message(self, member: _Member) -> dict[str, Any] | None:
         try:
-            message = child.channel.poll()
+            message = member.channel.poll()
         except PeerGoneError:
-            raise RunError(child.obituary()) from None
+            raise RunError(member.obituary()) from None
         if message is not None and message["type"] == "failed":
             kind = getattr(transport.errors, message["kind"], RunError)
             known = isinstance(kind, type) and issubclass(kind, PolyroceError)
@@ -181,6 +225,9 @@ class Coordinator:
         return message
 
 
-def run(job: Job, timeout_s: float, watcher: Watcher) -> tuple[list[PhaseRecord], list[PathChange]]:
-    """Run a job with one process for each rank. timeout_s: longest time for a phase."""
-    return Coordinator(job, timeout_s, watcher).run()
+def run(
+    job: Job, timeout_s: float, watcher: Watcher, group: Group | None = None
+) -> tuple[list[PhaseRecord], list[PathChange]]:
+    """Run a job with one process for each rank. timeout_s: longest time for a phase. group: the processes that a
+    launcher started, this one as rank 0."""
+    return Coordinator(job, timeout_s, watcher, group).run()

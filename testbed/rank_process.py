@@ -1,8 +1,8 @@
 """A rank as a process of its own: takes orders from the coordinator over an inherited socket, drives one endpoint.
 
-Started by testbed.processes as `python -m testbed.rank_process FD`. It never outlives the coordinator: the kernel kills
-it with its parent (PR_SET_PDEATHSIG), and an end of the channel ends it. While it waits it sleeps in select, on the
-network and on the channel.
+Started by testbed.processes as `python -m testbed.rank_process FD`, or by a launcher, see testbed/launched.py. It never
+outlives the coordinator: an end of the channel ends it, and a child is killed by the kernel with its parent
+(PR_SET_PDEATHSIG). While it waits it sleeps in select, on the network and on the channel.
 """
 
 from __future__ import annotations
@@ -149,17 +149,24 @@ class RankProcess:
         self.channel.send({"type": "finished"})
 
 
+def carry_out(channel: Channel, order: dict[str, Any]) -> None:
+    """Be the rank of a `job` order to its end. What goes wrong is told to the coordinator, and raised."""
+    try:
+        RankProcess(channel, order["rank"], Job.from_json(order["job"])).serve()
+    except PolyroceError as error:
+        with contextlib.suppress(PolyroceError):
+            channel.send({"type": "failed", "kind": type(error).__name__, "text": str(error)})
+        raise
+
+
 def main() -> None:
     """Serve the coordinator whose socket has the number in the first argument. What goes wrong is told to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the coordinator ends the ranks
     die_with_parent()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), "the coordinator", max_line=MAX_LINE)
     try:
-        order = channel.receive("job", patience=60.0)
-        RankProcess(channel, order["rank"], Job.from_json(order["job"])).serve()
-    except PolyroceError as error:
-        with contextlib.suppress(PolyroceError):
-            channel.send({"type": "failed", "kind": type(error).__name__, "text": str(error)})
+        carry_out(channel, channel.receive("job", patience=60.0))
+    except PolyroceError:
         sys.exit(1)
     channel.bye()
 

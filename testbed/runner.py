@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed import nics, processes, virtual
+from testbed import launched, nics, processes, virtual
 from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
 from testbed.progress import Watcher
@@ -19,13 +19,16 @@ from testbed.workloads.base import Message, Phase, Workload, received_by, runnab
 from transport import pcapfile
 from transport.clock import SECOND, US, Time, transmit_time
 from transport.errors import ConfigError
+from transport.group import Group
+from transport.nic.dgram import SOCKETS
 from transport.nic.loopback import Network
 
-NETWORKS = ("udp", "loopback")
+NETWORKS = (*SOCKETS, "loopback")
 
 
-def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunResult:
-    """All variants, over `on`. Whatever keeps a run from its end is an exception; a missed limit is in the result."""
+def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Group | None = None) -> RunResult:
+    """All variants, over `on`. Whatever keeps a run from its end is an exception; a missed limit is in the result.
+    group: the ranks' processes that a launcher started, of which this is rank 0."""
     if on not in NETWORKS:
         raise ConfigError(f"--on {on}: allowed are {', '.join(NETWORKS)}")
     results: dict[str, VariantResult] = {}
@@ -34,7 +37,7 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunRes
         if pcap and len(scenario.variants) > 1:
             path = Path(pcap)
             name = str(path.with_name(f"{path.stem}.{variant.name.replace(' ', '-')}{path.suffix}"))
-        results[variant.name] = _run_variant(variant, on, watcher, name)
+        results[variant.name] = _run_variant(variant, on, watcher, name, group)
     for variant in scenario.variants:
         result = results[variant.name]
         if variant.baseline is not None:
@@ -43,18 +46,23 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "") -> RunRes
     return RunResult(scenario.name, on, scenario.seed, list(results.values()))
 
 
-def _run_variant(variant: Variant, on: str, watcher: Watcher, pcap: str) -> VariantResult:
+def _run_variant(
+    variant: Variant, on: str, watcher: Watcher, pcap: str, group: Group | None
+) -> VariantResult:  # fmt: skip
     settings = variant.settings
-    scale = settings.udp.time_scale if on == "udp" else 1.0
+    scale = settings.udp.time_scale if on != "loopback" else 1.0
     workload = runnable(settings.workload.make(settings.seed, scale))
     notes = list(workload.notes)
     # Loopback has the rate that the scenario gives it; over UDP it is measured, in a phase before the others.
-    measured = on == "udp" and workload.ranks > 2
+    measured = on != "loopback" and workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
     ports = settings.transport.ports
-    job = Job(phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(scale), pcap, ports)
-    if on == "udp":
-        records, events = processes.run(job, settings.timeout_s, watcher)
+    job = Job(
+        phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(scale), pcap, ports,
+        launched.addresses(group, workload.ranks, ports) if group is not None else (), on,
+    )  # fmt: skip
+    if on != "loopback":
+        records, events = processes.run(job, settings.timeout_s, watcher, group)
         rate = None
         if measured:
             rate = _measured_rate(records.pop(0))

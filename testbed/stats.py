@@ -182,7 +182,8 @@ def _row(connection: Connection) -> list[str]:
     return [
         f"{connection.qpn:#x}", connection.peer or "-", connection.state + (" (dormant)" if connection.dormant else ""),
         str(sender.queue), str(receiver.queue), f"{sender.in_flight_bytes} B",
-        f"{control.window_bytes} B" if control else "-", f"{control.rate_bps / 1e9:.3f} Gbit/s" if control else "-",
+        f"{control.window_bytes} B" if control else "-",
+        f"{control.rate_bps / 1e9:.3f} Gbit/s" if control and control.rate_bps else "-",  # 0 is no pacing
         str(sender.missing), str(connection.recovery.timeouts_in_a_row),
         _shown(connection.recovery.last_ack_us, " us ago"), str(receiver.edge_dsn), str(receiver.top_dsn),
         control.name if control else "-",

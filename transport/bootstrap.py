@@ -1,66 +1,62 @@
-"""Out-of-band exchange: two sides tell each other what their endpoints need to know, over one TCP connection.
+"""Out-of-band exchange over one TCP connection, for programs that wait: the language is that of transport/exchange.py.
 
-JSON, one object a line, each with a `type`. Both sides begin with hello; everything after that is between the users of
-the channel, and its end is a bye:
+Every wait has a deadline for the whole of what is waited for, so that a peer which sends a byte now and then gains no
+time. With an ssl context the connection is TLS. Without one there is no authentication: whoever reaches the port can
+negotiate.
 
-    {"type": "hello", "protocol": "polyroce-bootstrap", "version": 1}
-    {"type": "parameters", "connections": [{...ConnectionParameters...}], ...}
-    {"type": "refused", "reason": "..."}
-    {"type": "bye"}
-
-It fails closed: what one side does not know is refused with a NegotiationError that names it, and the other side is
-told why. Every wait has a deadline, every line a longest length. This module is not part of the core: it does I/O and
-reads the clock.
-
-Not modelled: authentication and encryption. Whoever reaches the port can negotiate.
+This module is not part of the core: it does I/O and reads the clock.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import select
 import socket
+import ssl as tls
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from transport import exchange
 from transport.config import ConnectionParameters
 from transport.errors import NegotiationError, NicError
+from transport.exchange import MAX_LINE, PATIENCE, PORT, Exchange, PeerGoneError, Refusal
 
-PROTOCOL = "polyroce-bootstrap"
-VERSION = 1
+__all__ = ["MAX_LINE", "PATIENCE", "PORT", "Channel", "Listener", "PeerGoneError", "connect"]
 
-#: TCP port of the exchange. The UDP port of RoCEv2 is 4791; perftest meets on 18515.
-PORT = 18515
-#: Longest line, bytes. 1024 connections of one endpoint fit.
-MAX_LINE = 1 << 20
-#: Seconds that a peer may take for an answer.
-PATIENCE = 10.0
-
-_HELLO = {"type": "hello", "protocol": PROTOCOL, "version": VERSION}
-
-
-class PeerGoneError(NegotiationError):
-    """The channel ended without a bye: the peer's process died or the network between broke."""
+#: Peers that may be in their handshake at one Listener; the next ones wait in the kernel's queue.
+_MOST_COMING = 64
 
 
 class Channel:
-    """JSON lines over a connected stream socket, which it owns.
+    """Messages over a connected stream socket, which it owns.
 
     A message is a dict with a text `type`. peer: what errors call the other side. `send` and `receive` wait at most
     `patience` seconds for it. max_line: longest message, bytes.
     """
 
     def __init__(self, sock: socket.socket, peer: str, patience: float = PATIENCE, max_line: int = MAX_LINE) -> None:
-        self.peer = peer
         self.patience = patience
-        self.max_line = max_line
+        self._exchange = Exchange(peer, max_line)
         self._socket = sock
-        self._received = bytearray()
-        self._ended = False
         sock.setblocking(False)
+
+    @property
+    def peer(self) -> str:
+        return self._exchange.peer
+
+    @peer.setter
+    def peer(self, name: str) -> None:
+        self._exchange.peer = name
+
+    @property
+    def max_line(self) -> int:
+        return self._exchange.max_line
+
+    @max_line.setter
+    def max_line(self, count: int) -> None:
+        self._exchange.max_line = count
 
     def fileno(self) -> int:
         """For select: readable when a message, or the end, may have come."""
@@ -75,20 +71,17 @@ class Channel:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message. PeerGoneError if nobody is there to take it."""
-        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        if len(line) > self.max_line:
-            raise NegotiationError(
-                f"message {message.get('type')!r} has {len(line)} bytes: at most {self.max_line} are allowed"
-            )
         deadline = time.monotonic() + self.patience
-        view = memoryview(line)
+        view = memoryview(self._exchange.encode(message))
         while view:
             try:
                 view = view[self._socket.send(view) :]
-            except BlockingIOError:
+            except (BlockingIOError, tls.SSLWantWriteError):
                 self._wait(deadline, "take", write=True)
+            except tls.SSLWantReadError:
+                self._wait(deadline, "take")
             except OSError as error:
-                raise PeerGoneError(f"{self.peer}: the bootstrap channel broke: {error.strerror}") from None
+                raise self._broken(error) from None
 
     def receive(self, *expected: str, patience: float | None = None) -> dict[str, Any]:
         """The next message. One whose type is not in `expected` is refused, unless none is given.
@@ -98,55 +91,45 @@ class Channel:
         deadline = time.monotonic() + (self.patience if patience is None else patience)
         while (message := self.poll()) is None:
             self._wait(deadline, "send " + (" or ".join(expected) or "a message"))
-        kind = message["type"]
-        if expected and kind not in expected:
-            if kind == "refused":
-                raise NegotiationError(f"{self.peer} refused: {message.get('reason')}")
-            if kind == "bye":
-                raise NegotiationError(f"{self.peer} said bye where {' or '.join(expected)} was expected")
-            raise self.refuse(f"message type: {kind!r} came, {' or '.join(expected)} was expected")
-        return message
+        with self._refusing():
+            return self._exchange.expect(message, expected)
 
     def poll(self) -> dict[str, Any] | None:
         """The next message if it is there, None if not yet. Never waits. PeerGoneError at an end without bye."""
-        while True:
-            end = self._received.find(b"\n")
-            if end >= 0:
-                line = bytes(self._received[:end])
-                del self._received[: end + 1]
-                return self._parse(line)
-            if len(self._received) >= self.max_line:
-                raise self.refuse(f"a line of more than {self.max_line} bytes")
-            if self._ended:
-                raise PeerGoneError(f"{self.peer} ended the bootstrap channel without a bye")
-            try:
-                data = self._socket.recv(1 << 16)
-            except BlockingIOError:
-                return None
-            except OSError as error:
-                self._ended = True
-                raise PeerGoneError(f"{self.peer}: the bootstrap channel broke: {error.strerror}") from None
-            self._ended = not data
-            self._received += data
+        with self._refusing():
+            while (message := self._exchange.next()) is None:
+                try:
+                    self._exchange.feed(self._read())
+                except (BlockingIOError, tls.SSLWantReadError, tls.SSLWantWriteError):
+                    return None
+                except OSError as error:
+                    self._exchange.feed(b"")
+                    raise self._broken(error) from None
+            return message
 
     def refuse(self, reason: str) -> NegotiationError:
         """Tell the peer why this side will not go on; the error to raise."""
         with contextlib.suppress(NegotiationError):
-            self.send({"type": "refused", "reason": reason})
+            self.send(exchange.refused(reason))
         return NegotiationError(f"{self.peer}: {reason}")
 
     # The exchange
 
-    def hello(self) -> None:
+    def hello(self, patience: float | None = None) -> None:
         """Both sides say protocol and version first. Anything else there is a NegotiationError naming both values."""
-        self.send(_HELLO)
-        message = self.receive("hello")
-        for name, ours in _HELLO.items():
-            theirs = message.pop(name, None)
-            if theirs != ours:
-                raise self.refuse(f"{name}: {ours!r} here, {theirs!r} at the peer")
-        for name in message:
-            raise self.refuse(f"hello has an unknown field {name} = {message[name]!r}")
+        deadline = time.monotonic() + (self.patience if patience is None else patience)
+        self.send(exchange.HELLO)
+        while not self.greeted():
+            self._wait(deadline, "send hello")
+
+    def greeted(self) -> bool:
+        """Whether the peer's hello has come, after ours was sent. Never waits."""
+        message = self.poll()
+        if message is None:
+            return False
+        with self._refusing():
+            self._exchange.check_hello(self._exchange.expect(message, ("hello",)))
+        return True
 
     def exchange(
         self, connections: Sequence[ConnectionParameters], **more: Any
@@ -155,27 +138,15 @@ class Channel:
 
         more: JSON-able fields; the peer must send the same names, what it has too much or too little is refused.
         """
-        told = [item.to_json() for item in connections]
-        self.send({"type": "parameters", "connections": told, **more})
+        self.send(exchange.parameters(connections, more))
         message = self.receive("parameters")
-        del message["type"]
-        listed = message.pop("connections", None)
-        if not isinstance(listed, list) or len(listed) != len(connections):
-            count = len(listed) if isinstance(listed, list) else None
-            raise self.refuse(f"connections: {len(connections)} here, {count} at the peer")
-        for name in sorted(more.keys() ^ message.keys()):
-            where = "unknown here" if name in message else "missing at the peer"
-            raise self.refuse(f"field {name} is {where}")
-        try:
-            theirs = [ConnectionParameters.from_json(_object(item)) for item in listed]
-        except NegotiationError as error:
-            raise self.refuse(str(error)) from None
-        return theirs, message
+        with self._refusing():
+            return self._exchange.check_parameters(message, len(connections), more)
 
     def bye(self) -> None:
         """Say that the end which follows is meant, and close. A peer that is already gone does not matter."""
         with contextlib.suppress(NegotiationError, OSError):
-            self.send({"type": "bye"})
+            self.send(exchange.BYE)
             self._socket.shutdown(socket.SHUT_WR)
         self.close()
 
@@ -192,29 +163,86 @@ class Channel:
         else:
             self.close()
 
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """A Refusal inside is told to the peer."""
+        try:
+            yield
+        except Refusal as refusal:
+            self.refuse(refusal.reason)
+            raise
+
+    def _read(self) -> bytes:
+        """What is there; everything, if it is TLS, since select sees nothing of what is already decrypted."""
+        data = self._socket.recv(1 << 16)
+        if isinstance(self._socket, tls.SSLSocket):
+            while data and (more := self._socket.pending()):
+                data += self._socket.recv(more)
+        return data
+
     def _wait(self, deadline: float, what: str, write: bool = False) -> None:
         left = deadline - time.monotonic()
         if left > 0:
             readable, writable, _ = select.select([] if write else [self], [self] if write else [], [], left)
             if readable or writable:
                 return
-        raise NegotiationError(f"{self.peer} did not {what} in time")
+        raise self._exchange.late(what)
 
-    def _parse(self, line: bytes) -> dict[str, Any]:
+    def _broken(self, error: OSError) -> PeerGoneError:
+        return PeerGoneError(f"{self.peer}: the bootstrap channel broke: {error.strerror or error}")
+
+
+class _Coming:
+    """A peer at a Listener that has not said hello yet. deadline: for all of that."""
+
+    def __init__(self, sock: socket.socket, peer: str, ssl: tls.SSLContext | None) -> None:
+        self.deadline = time.monotonic() + PATIENCE
+        self.peer = peer
+        self.writing = False
+        self._greeted = False
+        tune(sock)
+        sock.setblocking(False)
+        if ssl is not None:
+            sock = ssl.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self.socket = sock
+        self.channel = Channel(sock, peer)
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def step(self) -> bool:
+        """Whether it has said hello. Never waits for the peer. NegotiationError if it never will."""
         try:
-            message = json.loads(line, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-            raise self.refuse(f"no JSON object with a type: {line[:60]!r}")
-        return message
+            if not self._greeted and isinstance(self.socket, tls.SSLSocket):
+                self.socket.do_handshake()
+        except tls.SSLWantReadError:
+            self.writing = False
+        except tls.SSLWantWriteError:
+            self.writing = True
+        except OSError as error:
+            raise handshake_failed(self.peer, error) from None
+        else:
+            self.writing = False
+            if not self._greeted:
+                self._greeted = True
+                self.channel.send(exchange.HELLO)
+            if self.channel.greeted():
+                return True
+        if time.monotonic() >= self.deadline:
+            raise NegotiationError(f"{self.peer} did not send hello in time")
+        return False
 
 
 class Listener:
-    """Waits for peers on a TCP address; a port in use is a NicError. Port 0 takes a free one, see `port`."""
+    """Waits for peers on a TCP address; a port in use is a NicError. Port 0 takes a free one, see `port`. ssl: for TLS.
 
-    def __init__(self, address: str, port: int = PORT) -> None:
+    Peers say hello side by side: one that stalls holds up no other.
+    """
+
+    def __init__(self, address: str, port: int = PORT, *, ssl: tls.SSLContext | None = None) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._ssl = ssl
+        self._coming: list[_Coming] = []
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -223,29 +251,58 @@ class Listener:
         except OSError as error:
             self._socket.close()
             raise NicError(f"cannot listen on TCP {address} port {port}: {error.strerror}") from None
+        self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
 
     def accept(self, patience: float | None = None) -> Channel:
-        """The next peer, after hello. None waits for ever; else NegotiationError after `patience` seconds."""
-        self._socket.settimeout(patience)
-        try:
-            connected, peer = self._socket.accept()
-        except TimeoutError:
-            raise NegotiationError(f"nobody came within {patience} s") from None
-        channel = Channel(_tuned(connected), str(peer[0]))
-        try:
-            channel.hello()
-        except NegotiationError:
-            channel.close()
-            raise
-        return channel
+        """The next peer, after hello. None waits for ever; else NegotiationError after `patience` seconds.
+
+        NegotiationError, too, for a peer that came and did not say hello as it must, within PATIENCE seconds.
+        """
+        deadline = None if patience is None else time.monotonic() + patience
+        while True:
+            for peer in self._coming[:]:
+                try:
+                    arrived = peer.step()
+                except NegotiationError:
+                    self._coming.remove(peer)
+                    peer.channel.close()
+                    raise
+                if arrived:
+                    self._coming.remove(peer)
+                    return peer.channel
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise NegotiationError(f"nobody came within {patience:g} s")
+            self._wait(now, deadline)
+
+    def _wait(self, now: float, deadline: float | None) -> None:
+        """Until something may have happened; takes in who has come."""
+        ends = [peer.deadline for peer in self._coming] + ([] if deadline is None else [deadline])
+        reading: list[Any] = [peer for peer in self._coming if not peer.writing]
+        if len(self._coming) < _MOST_COMING:
+            reading.append(self._socket)
+        writing = [peer for peer in self._coming if peer.writing]
+        select.select(reading, writing, [], max(0.0, min(ends) - now) if ends else None)
+        if len(self._coming) < _MOST_COMING:
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                connected, peer = self._socket.accept()
+                self._coming.append(_Coming(connected, str(peer[0]), self._ssl))
 
     def close(self) -> None:
+        for peer in self._coming:
+            peer.channel.close()
+        self._coming.clear()
         self._socket.close()
 
 
-def connect(host: str, port: int = PORT, patience: float = PATIENCE) -> Channel:
-    """A channel to the listener at `host`, after hello. Tries again until `patience` is over; then NicError."""
+def connect(
+    host: str, port: int = PORT, patience: float = PATIENCE, *, ssl: tls.SSLContext | None = None
+) -> Channel:  # fmt: skip
+    """A channel to the listener at `host`, after hello. Tries again until `patience` is over; then NicError.
+
+    ssl: for TLS, with a certificate for `host` at the peer.
+    """
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -257,25 +314,54 @@ def connect(host: str, port: int = PORT, patience: float = PATIENCE) -> Channel:
             if time.monotonic() + 0.1 > deadline:
                 raise NicError(f"cannot connect to {host} TCP port {port}: {error.strerror or error}") from None
             time.sleep(0.05)
-    channel = Channel(_tuned(connected), host)
+    tune(connected)
+    if ssl is not None:
+        connected = _secured(connected, ssl, host, deadline)
+    channel = Channel(connected, host)
     try:
-        channel.hello()
+        channel.hello(max(0.1, deadline - time.monotonic()))
     except NegotiationError:
         channel.close()
         raise
     return channel
 
 
-def _tuned(sock: socket.socket) -> socket.socket:
+def _secured(sock: socket.socket, ssl: tls.SSLContext, host: str, deadline: float) -> tls.SSLSocket:
+    """The socket after the handshake of a client."""
+    sock.setblocking(False)
+    secured = ssl.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            reading, writing = [secured], [secured]
+            try:
+                secured.do_handshake()
+                return secured
+            except tls.SSLWantReadError:
+                writing.clear()
+            except tls.SSLWantWriteError:
+                reading.clear()
+            if not any(select.select(reading, writing, [], left)):
+                raise NegotiationError(f"{host} did not finish the TLS handshake in time")
+    except OSError as error:
+        secured.close()
+        raise handshake_failed(host, error) from None
+    except NegotiationError:
+        secured.close()
+        raise
+
+
+def handshake_failed(peer: str, error: OSError) -> NegotiationError:
+    """What went wrong in a TLS handshake, in the words of the library."""
+    if isinstance(error, tls.SSLCertVerificationError):
+        text = f"certificate verify failed: {error.verify_message}"
+    elif isinstance(error, tls.SSLError) and error.reason:
+        text = error.reason.replace("_", " ").lower()
+    else:
+        text = error.strerror or str(error) or type(error).__name__
+    return NegotiationError(f"{peer}: the TLS handshake failed: {text}")
+
+
+def tune(sock: socket.socket) -> None:
+    """For small messages that are answered: send each at once."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise NegotiationError(f"connections: {value!r:.60} at the peer is not a JSON object")
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -33,7 +33,7 @@ class Closing:
         """The user, or the peer, wants the end."""
         self.begun = True
         self.mark = self._measure()
-        self.until = now + self._give_up()
+        self.until = now + self.connection.context.give_up()
 
     def progress(self, now: Time) -> None:
         """Take the next step if it is time for it."""
@@ -41,7 +41,8 @@ class Closing:
         channel, sender = connection.channel, connection.sender
         if not self.said and sender.idle():
             self.said = True
-            final = Close(sender.next & 0xFFFFFFFF, (channel.next + len(channel.waiting)) & 0xFFFFFFFF)
+            # The CLOSE itself is the last of its space.
+            final = Close(sender.next & 0xFFFFFFFF, (channel.next + len(channel.waiting) + 1) & 0xFFFFFFFF)
             channel.post(final, ask=True)
         elif self.said and self.peer_closed and not channel.pending() and not self.over:
             self.over = True
@@ -54,7 +55,7 @@ class Closing:
         mark = self._measure()
         if connection.state == State.SQD and not self.over and mark != self.mark:
             self.mark = mark
-            self.until = now + self._give_up()
+            self.until = now + connection.context.give_up()
             connection.rearm(now)
             return
         if connection.sender.queue:
@@ -69,7 +70,3 @@ class Closing:
         connection = self.connection
         receiver = connection.receiver
         return connection.sender.una + receiver.ledger.edge + receiver.head - len(connection.sender.queue)
-
-    def _give_up(self) -> Time:
-        context = self.connection.context
-        return context.rto() << min(context.config.retries + 1, 10)

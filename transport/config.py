@@ -137,17 +137,17 @@ class ConnectionParameters:
         known = {item.name: item for item in fields(cls)}
         for name in data:
             if name not in known:
-                raise NegotiationError(f"parameter {name} = {data[name]!r} is unknown here: refused")
+                raise NegotiationError(f"parameter {name:.80} = {data[name]!r:.80} is unknown here: refused")
         for name, item in known.items():
             if name not in data:
                 raise NegotiationError(f"parameter {name} is missing")
             value = data[name]
             if item.type == "int":
                 if type(value) is not int or not 0 <= value < 1 << 32:
-                    raise NegotiationError(f"parameter {name} = {value!r}: a whole number of 32 bits is allowed")
+                    raise NegotiationError(f"parameter {name} = {value!r:.80}: a whole number of 32 bits is allowed")
             elif item.type == "str":
                 if type(value) is not str:
-                    raise NegotiationError(f"parameter {name} = {value!r}: a text is allowed")
+                    raise NegotiationError(f"parameter {name} = {value!r:.80}: a text is allowed")
             elif (
                 not isinstance(value, (list, tuple))
                 or not 1 <= len(value) <= MAX_PLANES
@@ -189,7 +189,7 @@ def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agre
     for name in ("version", "icrc"):
         ours, theirs = getattr(local, name), getattr(remote, name)
         if ours != theirs:
-            raise NegotiationError(f"{name}: {ours!r} here, {theirs!r} at the peer: both sides must have the same")
+            raise NegotiationError(f"{name}: {ours!r} here, {theirs!r:.80} at the peer: both sides must have the same")
     if remote.mtu not in VERBS_MTUS:
         raise NegotiationError(f"mtu: {remote.mtu} at the peer is no verbs MTU")
     _check_addresses(local.addresses, remote.addresses)

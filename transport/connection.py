@@ -246,7 +246,10 @@ class Connection(Source):
         if self.dormant is None:
             sent += self.receiver.transmit_ack(now, out)
         while self.datagrams and sent < limit:
-            out.append(self.datagrams.pop(0))
+            waited = self.datagrams.pop(0)
+            if isinstance(waited.control, ProbeReply):
+                waited.control.hold = now - waited.received_at
+            out.append(waited)
             sent += 1
         if self.dormant is not None:
             return sent >= limit
@@ -447,6 +450,7 @@ class Connection(Source):
             counters.probes_received += 1
             answer = self.context.packet(DATAGRAM, control.entropy, 1, self.context.plane_of(packet))
             answer.control = ProbeReply(control.nonce, control.entropy, 0, packet.ecn == CE)
+            answer.received_at = now  # of the probe, until the reply leaves and says how long it was held
             self.send_datagram(answer)
         elif isinstance(control, ProbeReply):
             if not self.context.peer.probe_reply(now, control, self.context.plane_of(packet)):

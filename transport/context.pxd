@@ -45,4 +45,6 @@ cdef class Context:
     cpdef long long round_trip(self)
     cpdef long long ack_delay(self)
     cpdef long long rto(self)
+    cpdef long long backed_off(self, long long times)
+    cpdef long long give_up(self)
     cpdef long long probe_timeout(self)

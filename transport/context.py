@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from transport.path import Planes
     from transport.peer import Peer
 
+#: A timeout never grows beyond 2**10 times the least one.
+_MAX_BACKOFF = 10
+
 
 class Context:
     """Shared state of one connection; policy-free, every field is public.
@@ -117,6 +120,16 @@ class Context:
         if paths.srtt <= 0:
             return max(self.rto_min, 10 * self.base_rtt)
         return max(self.rto_min, paths.srtt + 4 * paths.rttvar + self.ack_delay())
+
+    def backed_off(self, times: cython.longlong) -> cython.longlong:
+        """Retransmission timeout after `times` in a row. What doubles is the least one: a round trip that was long once,
+        because a process stood still, must not make the give-up time hundreds of times as long."""
+        return max(self.rto(), self.rto_min << min(times, _MAX_BACKOFF))
+
+    def give_up(self) -> cython.longlong:
+        """A bound of the silence after which the peer counts as dead, picoseconds."""
+        retries: cython.longlong = self.config.retries + 1
+        return retries * self.rto() + (self.rto_min << min(retries, _MAX_BACKOFF))
 
     def probe_timeout(self) -> cython.longlong:
         """Silence after which the tail is probed (RFC 8985 section 7: two round trips, and room for a held ACK)."""

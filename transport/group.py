@@ -4,8 +4,8 @@
     with Group.join(world) as group:
         everyone = group.allgather({"parameters": ...})
 
-The exchange is that of transport/bootstrap.py, a channel from every rank to rank 0. It is meant for what has to be known
-before the transport can be used, not for data. Every wait has a deadline, and its error names the ranks that are missing.
+The exchange is that of transport/bootstrap.py, a channel from every rank to rank 0. It is meant for what has to be
+known before the transport can be used, not for data. Every wait has a deadline, and its error names who is missing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATIENCE = 60.0
 
 
 class Group:
-    """world: who this is. channels: by rank, to all others at rank 0; to rank 0 at all others. hosts: by rank, the
-    address each came from, as rank 0 saw it; only known there."""
+    """world: who this is. channels: by rank, to all others at rank 0; to rank 0 at all others. addresses: by rank, the
+    IP addresses of each: those given to it, else the one it came from; only rank 0 knows them."""
 
-    def __init__(self, world: World, channels: dict[int, Channel], hosts: dict[int, str]) -> None:
+    def __init__(self, world: World, channels: dict[int, Channel], addresses: list[tuple[str, ...]]) -> None:
         self.world = world
         self.channels = channels
-        self.hosts = hosts
+        self.addresses = addresses
 
     @classmethod
     def join(
@@ -40,7 +40,7 @@ class Group:
         """Wait, at most `patience` seconds, until all ranks are there. NegotiationError names those that are not.
         ssl: a context for servers at rank 0 and for clients elsewhere; max_line: longest message, bytes."""
         if world.size == 1:
-            return cls(world, {}, {})
+            return cls(world, {}, [world.addresses or (LOCAL,)])
         return (_gather if world.rank == 0 else _report)(world, patience, ssl, max_line)
 
     # Together
@@ -49,8 +49,8 @@ class Group:
         """What each rank gave, in order of rank, at every rank. item: anything that JSON can carry."""
         if self.world.rank:
             self.channels[0].send({"type": "gather", "item": item})
-            return list(self._receive(0, "gathered")["items"])
-        items = [item, *(self._receive(rank, "gather").get("item") for rank in range(1, self.world.size))]
+            return list(self.channels[0].receive("gathered")["items"])
+        items = [item, *(channel.receive("gather").get("item") for channel in self.channels.values())]
         for channel in self.channels.values():
             channel.send({"type": "gathered", "items": items})
         return items
@@ -58,9 +58,6 @@ class Group:
     def barrier(self) -> None:
         """Go on when all ranks have come here."""
         self.allgather(None)
-
-    def _receive(self, rank: int, kind: str) -> dict[str, Any]:
-        return self.channels[rank].receive(kind)
 
     # The end
 
@@ -88,7 +85,7 @@ def _gather(world: World, patience: float, ssl: tls.SSLContext | None, max_line:
     """Rank 0: take the others in."""
     deadline = time.monotonic() + patience
     channels: dict[int, Channel] = {}
-    hosts: dict[int, str] = {}
+    addresses: dict[int, tuple[str, ...]] = {}
     listener = Listener(LOCAL if world.master == LOCAL else "0.0.0.0", world.port, ssl=ssl)
     try:
         while len(channels) < world.size - 1:
@@ -98,19 +95,25 @@ def _gather(world: World, patience: float, ssl: tls.SSLContext | None, max_line:
                 raise NegotiationError(f"rank {', '.join(missing)} did not come within {patience:g} s")
             try:
                 channel = listener.accept(left)
-                message = channel.receive("join", patience=max(0.0, deadline - time.monotonic()))
             except NegotiationError:
                 continue  # a stranger, or one that gave up; the deadline ends this
-            rank = message.get("rank")
+            try:
+                message = channel.receive("join")
+            except NegotiationError:
+                channel.close()
+                continue
+            rank, theirs = message.get("rank"), message.get("addresses")
             if message.get("size") != world.size:
                 error = channel.refuse(f"size: {world.size} at rank 0, {message.get('size')!r} at rank {rank!r}")
             elif type(rank) is not int or str(rank) not in missing:
-                error = channel.refuse(f"rank = {rank!r}: {', '.join(missing)} are missing")
+                error = channel.refuse(f"rank = {rank!r}: missing are {', '.join(missing)}")
+            elif not isinstance(theirs, list) or not all(isinstance(address, str) for address in theirs):
+                error = channel.refuse(f"addresses = {theirs!r:.80} of rank {rank}: a list of texts is allowed")
             else:
                 channel.peer = f"rank {rank}"
                 channel.max_line = max_line
                 channels[rank] = channel
-                hosts[rank] = str(message.get("address"))
+                addresses[rank] = tuple(theirs)
                 continue
             channel.close()
             raise error
@@ -123,20 +126,21 @@ def _gather(world: World, patience: float, ssl: tls.SSLContext | None, max_line:
         listener.close()
     for channel in channels.values():
         channel.send({"type": "joined"})
-    return Group(world, dict(sorted(channels.items())), hosts)
+    addresses[0] = world.addresses or (next(iter(channels.values())).local,)
+    return Group(world, dict(sorted(channels.items())), [addresses[rank] for rank in range(world.size)])
 
 
 def _report(world: World, patience: float, ssl: tls.SSLContext | None, max_line: int) -> Group:
     """Any other rank: go to rank 0 and wait until all are there."""
-    deadline = time.monotonic() + patience
     channel = bootstrap.connect(world.master, world.port, patience, ssl=ssl)
     try:
         channel.peer = "rank 0"
         channel.max_line = max_line
-        channel.send({"type": "join", "rank": world.rank, "size": world.size, "address": channel.local})
-        # Rank 0 began to wait no later than this, and then names who is missing: it is given the time to say so.
-        channel.receive("joined", patience=max(0.0, deadline - time.monotonic()) + bootstrap.PATIENCE)
+        addresses = world.addresses or (channel.local,)
+        channel.send({"type": "join", "rank": world.rank, "size": world.size, "addresses": addresses})
+        # Rank 0 already waits. At the end of its patience it names who is missing, and is given the time to say so.
+        channel.receive("joined", patience=patience + bootstrap.PATIENCE)
     except NegotiationError:
         channel.close()
         raise
-    return Group(world, {0: channel}, {})
+    return Group(world, {0: channel}, [])

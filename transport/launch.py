@@ -1,10 +1,10 @@
 """Who this process is among those that a launcher started: torchrun, mpirun or srun, by the variables they set.
 
 The first that applies decides: RANK and WORLD_SIZE (torchrun, and whoever sets them by hand), OMPI_COMM_WORLD_* (Open
-MPI's mpirun), SLURM_PROCID (srun). They may be nested, so that an inner launcher overrules an outer one. Rank 0 is found
-at MASTER_ADDR and MASTER_PORT where those are set; else at this machine if all ranks are on it, or on SLURM's first node,
-on a port that is computed from the launcher's job number. POLYROCE_ADDRESS, the own addresses of a rank separated by
-commas, is for ranks that are spread over several machines.
+MPI's mpirun), SLURM_* of a step (srun). They may be nested, so that an inner launcher overrules an outer one. Rank 0 is
+found at MASTER_ADDR and MASTER_PORT where those are set; else at this machine if all ranks are on it, or on SLURM's
+first node, on a port that is computed from the launcher's job number. POLYROCE_ADDRESS, the own IPv4 addresses of a
+rank separated by commas, is for ranks that are spread over several machines.
 
 No I/O happens here; transport/group.py brings the ranks together.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from transport.errors import ConfigError
 
@@ -47,27 +48,22 @@ class World:
     def from_environment(cls, environ: Mapping[str, str]) -> World | None:
         """The world that the variables describe, None if no launcher set any. ConfigError names a variable that is
         missing or wrong, its value, and what is allowed."""
-        for launcher, names in _LAUNCHERS.items():
-            if any(name in environ for name in names[:2]):
-                return _read(environ, launcher, *names)
+        if "RANK" in environ or "WORLD_SIZE" in environ:
+            return _read(environ, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        if "OMPI_COMM_WORLD_RANK" in environ:
+            names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+            return _read(environ, "mpirun", *names)
+        # Only srun sets this; a batch script has SLURM_PROCID too, and is alone.
+        if "SLURM_STEP_NUM_TASKS" in environ:
+            return _read(environ, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "")
         return None
 
 
-#: By launcher: variables of the rank, of the size (more than one name: the first that is set), of the local size.
-_LAUNCHERS: dict[str, tuple[str, str, str]] = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
-}
-
-
 def _read(environ: Mapping[str, str], launcher: str, rank: str, size: str, local_size: str) -> World:
-    if launcher == "srun" and size not in environ:
-        size, local_size = "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"
     count = _number(environ, size, 1, 1 << 20)
     number = _number(environ, rank, 0, count - 1)
     if launcher == "srun":
-        hosts = hostlist(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or "")
+        hosts = hostlist(environ.get("SLURM_STEP_NODELIST", ""))
         local = count if len(hosts) == 1 else 0
         first, job = (hosts[0] if hosts else ""), "SLURM_JOB_ID"
     else:
@@ -83,8 +79,14 @@ def _read(environ: Mapping[str, str], launcher: str, rank: str, size: str, local
         port = _FIRST_PORT + _number(environ, job, 0, 1 << 63) % _PORTS
     else:
         raise ConfigError("MASTER_PORT is not set: it must be the TCP port on which rank 0 waits for the others")
-    addresses = tuple(filter(None, environ.get("POLYROCE_ADDRESS", "").split(",")))
-    return World(number, count, local, master, port, launcher, addresses)
+    return World(number, count, local, master, port, launcher, _addresses(environ.get("POLYROCE_ADDRESS", "")))
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(IPv4Address(part.strip())) for part in text.split(",") if text)
+    except ValueError:
+        raise ConfigError(f"POLYROCE_ADDRESS = {text!r}: IPv4 addresses separated by commas are allowed") from None
 
 
 def _number(environ: Mapping[str, str], name: str, low: int, high: int) -> int:

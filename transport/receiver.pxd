@@ -17,6 +17,7 @@ cdef class Receiver:
     cdef public long long unacked
     cdef bint last_marked
     cdef long long reject_at
+    cdef int told
     cdef int trigger_space
     cdef long long trigger_seq
     cdef long long trigger_psn

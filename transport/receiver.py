@@ -59,6 +59,7 @@ class Receiver:
         self.unacked = 0
         self.last_marked = False
         self.reject_at = -NEVER
+        self.told = 0  # how far above its edge the last ACK told of arrivals: there were gaps between
         self.trigger_space = SPACE_DATA
         self.trigger_seq = 0
         self.trigger_psn = 0
@@ -148,7 +149,9 @@ class Receiver:
             now, SPACE_DATA, (packet.seq + count - 1) & 0xFFFFFFFF, (packet.psn + count - 1) & PSN_MASK, packet
         )
         self.unacked += packet.length
-        if packet.ack_request or repeated or marked != self.last_marked or self.unacked >= context.ack_every:
+        # A gap that was told of, and whose time the sender counts, has closed.
+        closed: cython.bint = 0 < self.told <= ledger.edge - ledger.previous_edge
+        if packet.ack_request or repeated or marked != self.last_marked or closed or self.unacked >= context.ack_every:
             self.ack_now = True
         self.last_marked = marked
         self._schedule(now)
@@ -241,6 +244,7 @@ class Receiver:
         packet = context.packet(DATAGRAM, self.trigger_entropy, 1, self.trigger_plane)
         ack = Ack()
         self.ledger.fill(ack, context.max_ack_bits)
+        self.told = self.ledger.top - self.ledger.edge
         self.channel.fill(ack)
         ack.trigger_space = self.trigger_space
         ack.trigger_seq = self.trigger_seq

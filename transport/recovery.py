@@ -32,9 +32,6 @@ from transport.sequence import unwrap
 if TYPE_CHECKING:
     from typing import Any
 
-#: A timeout never grows beyond 2**10 times the first.
-_MAX_BACKOFF = 10
-
 
 class Recovery:
     """Turns ACKs and timers of one connection into losses, path evidence, and signals to its control."""
@@ -302,7 +299,7 @@ class Recovery:
             return NEVER
         if self.expirations == 0:
             return since + self.context.probe_timeout()
-        return since + (self.context.rto() << min(self.expirations - 1, _MAX_BACKOFF))
+        return since + self.context.backed_off(self.expirations - 1)
 
     def handle_timeout(self, now: cython.longlong) -> None:
         """Act on what is due. Early calls do nothing."""

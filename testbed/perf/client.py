@@ -82,7 +82,7 @@ def run(
     if not passed:
         console.print("WRONG BYTES: the buffers of the two sides differ", style="bold red")
     return {
-        "scenario": "perf", "on": "udp", "seed": plan.seed, "version": report.installed_version(),
+        "scenario": "perf", "on": plan.nic, "seed": plan.seed, "version": report.installed_version(),
         "compiled": report.compiled(), "passed": passed, "op": plan.op,
         "kind": "latency" if plan.latency else "bandwidth",
         "paths": plan.paths, "qps": plan.qps, "mtu_bytes": plan.mtu, "icrc": plan.icrc, "cc": plan.cc,

@@ -11,6 +11,7 @@ from cc.errors import ControlError
 from testbed.units import parse_size, show_size
 from transport.config import EndpointConfig
 from transport.errors import ConfigError, NegotiationError
+from transport.nic.dgram import SOCKETS
 
 OPERATIONS = ("write", "write_imm", "send", "read")
 
@@ -43,6 +44,7 @@ class Plan:
     depth: int = 0
     max_run: int = 16
     seed: int = 1
+    nic: str = "udp"
 
     @classmethod
     def make(cls, size: str, duration: float | None, latency: bool, op: str, **rest: Any) -> Plan:
@@ -69,6 +71,8 @@ class Plan:
         ):  # fmt: skip
             if not low <= value <= high:
                 raise ConfigError(f"{name} = {value}: allowed are {low} to {high}")
+        if self.nic not in SOCKETS:
+            raise ConfigError(f"nic = {self.nic!r}: allowed are {', '.join(SOCKETS)}")
         if self.latency and self.qps != 1:
             raise ConfigError(f"qps = {self.qps}: latency is measured on 1")
         self.config()

@@ -43,7 +43,7 @@ class Side:
         self.plan = plan
         self.size = 0
         config = nics.udp_config(plan.config(), address)
-        self.nic: Nic = nics.udp_nic(config, address, busy_poll=plan.latency)
+        self.nic: Nic = nics.udp_nic(config, address, busy_poll=plan.latency, kind=plan.nic)
         self.capture: PcapFile | None = None
         self.telemetry: Installed | None = None
         try:

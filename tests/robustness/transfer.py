@@ -14,7 +14,7 @@ from typing import Any
 from transport.completion import Completion, Opcode, Status
 from transport.connection import Connection
 from transport.placement import Access
-from transport.states import State
+from transport.states import POST_RECV, State
 
 KINDS = ("write", "read", "write_imm", "send", "send_imm", "write", "fetch_add", "cmp_swap")
 #: Bytes of the largest operation, and places for each kind of write: one is used again long after it was compared.
@@ -23,7 +23,8 @@ SLOTS = 8
 #: Requests outstanding, and receives posted: fewer than a turn of the slots.
 DEPTH = 16
 RECEIVES = 8
-_RECEIVE_ID = 1 << 32
+#: Ids of receives start here; those of requests are the numbers of their operations.
+FIRST_RECEIVE = 1 << 32
 _WORDS = 3 * SLOTS * LARGEST
 _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -44,7 +45,7 @@ class Transfer:
     """One side. seed, peer_seed: of this side's and of the peer's bytes. limit: operations to post.
 
     checked: operations and messages whose bytes were compared and right; wrong: what was not; errors: completions that
-    did not succeed; outstanding: what was posted and has not completed, by its id.
+    did not succeed; completed: all that completed once; outstanding: what was posted and has not completed, by its id.
     """
 
     connection: Connection
@@ -53,6 +54,7 @@ class Transfer:
     limit: int = 1 << 30
     remote: tuple[int, int] = (0, 0)
     posted: int = 0
+    completed: int = 0
     checked: int = 0
     wrong: list[str] = field(default_factory=list)
     errors: list[Completion] = field(default_factory=list)
@@ -83,15 +85,16 @@ class Transfer:
             self.wrong.append(f"completed twice, or never posted: {completion}")
             return
         expected = self.outstanding.pop(completion.wr_id)
+        self.completed += 1
         if completion.status != Status.SUCCESS:
             self.errors.append(completion)
-        elif completion.wr_id >= _RECEIVE_ID:
+        elif completion.wr_id >= FIRST_RECEIVE:
             self._arrived(now, completion, expected)
         else:
             self._completed(completion, expected)
 
     def _requests(self) -> int:
-        return sum(number < _RECEIVE_ID for number in self.outstanding)
+        return sum(number < FIRST_RECEIVE for number in self.outstanding)
 
     def _post(self, now: int, number: int) -> None:
         connection, kind = self.connection, KINDS[number % 8]
@@ -121,9 +124,11 @@ class Transfer:
             connection.post_cmp_swap(now, number, address + _WORDS + 8, rkey, turn, turn + 1)
 
     def _post_receive(self, now: int) -> None:
+        if self.connection.state not in POST_RECV:
+            return
         buffer = bytearray(LARGEST + 4)
-        self.outstanding[_RECEIVE_ID + self.received] = buffer
-        self.connection.post_recv(now, _RECEIVE_ID + self.received, buffer)
+        self.outstanding[FIRST_RECEIVE + self.received] = buffer
+        self.connection.post_recv(now, FIRST_RECEIVE + self.received, buffer)
         self.received += 1
 
     def _completed(self, completion: Completion, expected: Any) -> None:

@@ -21,6 +21,7 @@ from transport.api.device import DeviceBase, Request
 from transport.api.errors import CompletionError, WaitTimeoutError
 from transport.api.memory import MemoryRegion, MemorySlice, RemoteRegion
 from transport.api.queue_pair import Post, QueuePairBase, check_data
+from transport.api.udp import AUTO
 from transport.api.waits import Result, Wait
 from transport.bootstrap import PORT
 from transport.bootstrap_aio import AsyncChannel, AsyncListener
@@ -55,10 +56,10 @@ class Device(DeviceBase):
 
     def __init__(
         self, nic: Nic | str | Sequence[str] = "127.0.0.1", config: EndpointConfig | None = None, *,
-        timeout: float = 30.0, seed: int | str | None = None,
+        timeout: float = 30.0, seed: int | str | None = None, sockets: str = AUTO,
     ) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
-        super().__init__(nic, config, timeout=timeout, seed=seed)
+        super().__init__(nic, config, timeout=timeout, seed=seed, sockets=sockets)
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waits: set[Wait] = set()
@@ -134,8 +135,10 @@ class Device(DeviceBase):
         nic: Any = self.nic
         while not hasattr(nic, "on_arrival") and hasattr(nic, "inner"):
             nic = nic.inner
-        if hasattr(nic, "on_arrival"):
-            nic.on_arrival = self._arrived
+        ports = getattr(nic, "nics", (nic,))
+        if all(hasattr(port, "on_arrival") for port in ports):
+            for port in ports:
+                port.on_arrival = self._arrived
             return []
         descriptor: int = nic.fileno() if hasattr(nic, "fileno") else -1
         if descriptor < 0:

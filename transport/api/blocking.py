@@ -18,6 +18,7 @@ from transport.api.device import DeviceBase, Request
 from transport.api.errors import CompletionError, WaitTimeoutError
 from transport.api.memory import MemoryRegion, MemorySlice, RemoteRegion
 from transport.api.queue_pair import Post, QueuePairBase, check_data
+from transport.api.udp import AUTO
 from transport.api.waits import Result, Wait
 from transport.bootstrap import PORT, Channel
 from transport.clock import MS, NEVER, Time
@@ -48,9 +49,9 @@ class Device(DeviceBase):
 
     def __init__(
         self, nic: Nic | str | Sequence[str] = "127.0.0.1", config: EndpointConfig | None = None, *,
-        timeout: float = 30.0, seed: int | str | None = None,
+        timeout: float = 30.0, seed: int | str | None = None, sockets: str = AUTO,
     ) -> None:  # fmt: skip
-        super().__init__(nic, config, timeout=timeout, seed=seed)
+        super().__init__(nic, config, timeout=timeout, seed=seed, sockets=sockets)
         self.channels: dict[int, QueuePair] = {}  # by file descriptor
         self._poller = select.poll()
         self._look_at = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from transport.api.udp import open_udp
+from transport.api.udp import AUTO, open_udp
 from transport.api.waits import Result, Wait
 from transport.clock import NEVER, SECOND, Time
 from transport.completion import Completion
@@ -46,20 +46,21 @@ class DeviceBase:
 
     nic: the address of this host to open UDP sockets on, or several, one for each plane; or any Nic, which the device
     then owns and closes. config: of the endpoint. timeout: seconds that a wait takes at most where it names none. seed:
-    of all chance (keys, sequence numbers, choice of paths); None draws it from the system. A device belongs to one
+    of all chance (keys, sequence numbers, choice of paths); None draws it from the system. sockets: how addresses are
+    opened: "udp" needs Linux, "dgram" only asyncio, "auto" is the first that the system allows. A device belongs to one
     thread.
     """
 
     def __init__(
         self, nic: Nic | str | Sequence[str] = "127.0.0.1", config: EndpointConfig | None = None, *,
-        timeout: float = 30.0, seed: int | str | None = None,
+        timeout: float = 30.0, seed: int | str | None = None, sockets: str = AUTO,
     ) -> None:  # fmt: skip
         self.timeout = check_timeout(timeout)
         config = config or EndpointConfig()
         if isinstance(nic, str):
             nic = [nic]
         if isinstance(nic, Sequence):
-            nic, config = open_udp(nic, config)
+            nic, config = open_udp(nic, config, sockets)
         try:
             address = getattr(nic, "addresses", nic.address)
             self.endpoint = Endpoint(config, address, nic.caps, random.Random(seed))

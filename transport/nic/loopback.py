@@ -21,7 +21,6 @@ mark falls inside it, and is delivered when its last segment is.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -30,6 +29,7 @@ import cython
 
 from transport.clock import NEVER, US, Time, transmit_time
 from transport.errors import ConfigError, NicError
+from transport.nic import realtime
 from transport.nic.base import VERBS_MTUS, NicCaps
 from transport.packet import CE, CLASS_CONTROL, NOT_ECT, Packet
 
@@ -224,7 +224,7 @@ class Network:
         """The clock of the network and of all its Nics, picoseconds."""
         if self.virtual:
             return self.clock
-        return time.monotonic_ns() * 1000
+        return realtime.now()
 
     def next_event(self) -> cython.longlong:
         """When a packet arrives next or an alarm is due; now, if an arrived one was not received yet; else NEVER."""

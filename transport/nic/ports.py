@@ -100,6 +100,11 @@ class PortsNic:
             else:
                 self._filed = False
 
+    @property
+    def nics(self) -> tuple[Nic, ...]:
+        """The Nic of each port."""
+        return tuple(port.nic for port in self._ports)
+
     def now(self) -> Time:
         return self._ports[0].nic.now()
 

@@ -4,8 +4,9 @@ Batches cross the kernel in one system call a socket (transport.nic._mmsg), a ru
 DSCP are set on each datagram and read from each. Datagrams carry DF; over IPv4 their identification is 0, so an ICRC in
 mode ID0 is exact on the wire. What arrives next to each other and continues a run is one Packet again.
 
-Not done: UDP segmentation and receive offload, kernel timestamps, path MTU discovery (a datagram that does not fit is a
-NicError). Sockets keep no priority order among what is on its way.
+Not done: UDP segmentation and receive offload, kernel timestamps, path MTU discovery (the link's own MTU is checked
+when the Nic is opened; a datagram that does not fit further on is a NicError). Sockets keep no priority order among
+what is on its way.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from struct import Struct
+from typing import Any
 
 import cython
 
 from transport.clock import US, Time
 from transport.errors import ConfigError, LinkDownError, NicError, WireError
-from transport.nic import _mmsg
+from transport.nic import _mmsg, link, realtime
 from transport.nic.base import VERBS_MTUS, NicCaps
 from transport.packet import DATA, PSN_MASK, SEQ_MASK, Packet
 from transport.wire import ID0, MODES, OFF, ROCE_PORT, Codec
@@ -44,6 +46,8 @@ _DOWN = frozenset(
 
 _SEND_BUFFER = 1 << 20
 _SINK_BUFFER = 2048
+
+_LINUX = sys.platform == "linux"
 
 # Of linux/in.h, linux/in6.h and asm-generic/socket.h; the socket module does not have them.
 _IP_MTU_DISCOVER = 10
@@ -70,14 +74,17 @@ def _resolve(address: str) -> tuple[int, bytes, int]:
 
 def _bind(family: int, address: str, scope: int, port: int) -> socket.socket:
     """A non-blocking UDP socket bound to (address, port); OSError of the system, the caller names it."""
-    sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
+        sock.setblocking(False)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+            if _LINUX:
+                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
             sock.bind((address.partition("%")[0], port, 0, scope))
         else:
-            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+            if _LINUX:
+                sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
             sock.bind((address, port))
     except BaseException:
         sock.close()
@@ -88,7 +95,7 @@ def _bind(family: int, address: str, scope: int, port: int) -> socket.socket:
 def _set_buffer(sock: socket.socket, force: int, plain: int, size: int) -> None:
     """Set a socket buffer to `size` bytes, or to what the system's limit allows an unprivileged process."""
     try:
-        sock.setsockopt(socket.SOL_SOCKET, force, size)
+        sock.setsockopt(socket.SOL_SOCKET, force if _LINUX else plain, size)
     except PermissionError:
         sock.setsockopt(socket.SOL_SOCKET, plain, size)
 
@@ -178,6 +185,7 @@ class UdpNic:
             names = [name for name, mode in MODES.items() if mode in (ID0, OFF)]
             raise ConfigError(f"icrc = {icrc!r}: a UDP socket allows {' and '.join(names)}")
         self.family, self.address, self.scope = _resolve(address)
+        link.check_mtu(mtu, address, self.address)
         self.text = address
         self.port_number = port
         self.max_run = max_run
@@ -198,7 +206,7 @@ class UdpNic:
         self.bad_icrc = 0
         self.truncated = 0
         self.closed = False
-        self.sender = _mmsg.Sender(BATCH, port, self.scope)
+        self.sender = self._make_sender(port)
         try:
             self.socket = self._open(port)
             self._prepare_receive(receive_buffer)
@@ -208,7 +216,15 @@ class UdpNic:
             self.close()
             raise
         self.fd = self.socket.fileno()
-        self.receiver = _mmsg.Receiver(self.socket, self.arena, BATCH, self.slot_size)
+        self.receiver = self._make_receiver()
+
+    def _make_sender(self, port: int) -> Any:
+        """What moves datagrams out: with the interface of _mmsg.Sender."""
+        return _mmsg.Sender(BATCH, port, self.scope)
+
+    def _make_receiver(self) -> Any:
+        """What moves datagrams in: with the interface of _mmsg.Receiver."""
+        return _mmsg.Receiver(self.socket, self.arena, BATCH, self.slot_size)
 
     def _open(self, port: int) -> socket.socket:
         try:
@@ -219,11 +235,14 @@ class UdpNic:
         return sock
 
     def _prepare_receive(self, size: int) -> None:
-        _set_buffer(self.socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
+        self._set_receive_buffer(size)
         if self.family == socket.AF_INET:
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         else:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+
+    def _set_receive_buffer(self, size: int) -> None:
+        _set_buffer(self.socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
 
     def _open_path(self, entropy: int) -> int:
         """Open the socket that sends from source port `entropy`; its number in the sender."""
@@ -235,7 +254,7 @@ class UdpNic:
         return path
 
     def now(self) -> Time:
-        return time.monotonic_ns() * 1000
+        return realtime.now()
 
     def fileno(self) -> int:
         """Readable when something has arrived."""
@@ -290,7 +309,7 @@ class UdpNic:
             if following == taken:
                 raise NicError(f"run of {packets[taken].count} segments: at most {BATCH} are possible")
             if not self._flush():
-                return max(taken, sender.settle() + 1)
+                return max(taken, int(sender.settle()) + 1)
             taken = following
         return taken
 
@@ -360,7 +379,7 @@ class UdpNic:
         packets: list[Packet] = []
         last: Packet | None = None
         packet: Packet
-        now: cython.longlong = time.monotonic_ns() * 1000
+        now: cython.longlong = realtime.now()
         length: cython.longlong
         i: cython.longlong
         self.received += count
@@ -438,7 +457,7 @@ class UdpNic:
             if until is None:
                 left = -1
             else:
-                left = until - time.monotonic_ns() * 1000
+                left = until - realtime.now()
                 if left <= 0:
                     return
             timeout: cython.longlong = 0

@@ -62,7 +62,7 @@ def test_every_verb_works_from_a_device_to_itself(world: str) -> None:
         assert int.from_bytes(counter.view, "little") == 50
 
 
-@pytest.mark.parametrize("world", ["real", "udp"])
+@pytest.mark.parametrize("world", ["real", "udp", "dgram"])
 def test_two_devices_in_two_threads_talk_to_each_other(world: str) -> None:
     here, there = nics(world)
     told: tuple[Queue[Any], Queue[Any]] = (Queue(), Queue())

@@ -1,4 +1,5 @@
-"""Nics to run the faces on: a network in virtual time, one in real time, and UDP sockets; two hosts of each."""
+"""Nics to run the faces on: a network in virtual time, one in real time, UDP sockets moved in two ways; two hosts of
+each."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from transport.api import aio, blocking
 from transport.clock import MS
 from transport.config import EndpointConfig
 from transport.nic.base import Nic
+from transport.nic.dgram import DgramNic
 from transport.nic.loopback import LoopbackNic, Network
 from transport.placement import Access
 
-WORLDS = ("virtual", "real", "udp")
+WORLDS = ("virtual", "real", "udp", "dgram")
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 #: Gives up on a silent peer within a second.
 IMPATIENT = EndpointConfig(retries=2, rto_min=10 * MS)
@@ -23,6 +25,9 @@ def nics(world: str) -> tuple[Nic | str, Nic | str]:
     """What the devices of two hosts are made from."""
     if world == "udp":
         return "127.0.0.1", "127.0.0.2"
+    if world == "dgram":
+        ports = EndpointConfig().ports()
+        return DgramNic("127.0.0.1", ports), DgramNic("127.0.0.2", ports)
     network = Network(virtual=world == "virtual")
     return LoopbackNic(network, bytes([10, 0, 0, 1])), LoopbackNic(network, bytes([10, 0, 0, 2]))
 

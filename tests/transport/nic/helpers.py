@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +12,18 @@ from transport.clock import SECOND
 from transport.control import Probe
 from transport.nic import _mmsg
 from transport.nic.base import Nic
+from transport.nic.dgram import DgramNic
+from transport.nic.udp import UdpNic
 from transport.packet import CLASS_CONTROL, DATAGRAM, ECT_0, PSN_MASK, Packet
+from transport.wire import ROCE_PORT
+
+ALICE, BOB = "127.1.0.1", "127.1.0.2"
+A, B = socket.inet_aton(ALICE), socket.inet_aton(BOB)
+SIX = socket.inet_pton(socket.AF_INET6, "::1")
+ENTROPIES = [50001, 50002, 50003, 65535]
+
+#: Opens a Nic that is closed when the test ends: address, source ports, options.
+Open = Callable[..., UdpNic]
 
 PATTERN = bytes(i * 7 % 251 for i in range(1 << 20))
 
@@ -97,3 +110,16 @@ def plain_leaf() -> ModuleType:
 PLAIN = plain_leaf()
 #: What the tests of sockets run on: the plain leaf, and the compiled one where there is one.
 LEAVES = [PLAIN, _mmsg] if _mmsg.COMPILED else [PLAIN]
+#: Nics on sockets: the class, and the leaf that transport.nic.udp is to use.
+KINDS: dict[str, tuple[type[UdpNic], ModuleType]] = {
+    **{f"udp-{'compiled' if leaf.COMPILED else 'plain'}": (UdpNic, leaf) for leaf in LEAVES},
+    "dgram": (DgramNic, _mmsg),
+}
+
+
+def plain_socket(address: str, port: int = ROCE_PORT) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(20)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+    sock.bind((address, port))
+    return sock
