@@ -220,7 +220,7 @@ def perf(
     qps: Annotated[int, typer.Option(help="Queue pairs.")] = 1,
     paths: Annotated[int, typer.Option(help="Paths.")] = 16,
     selector: Annotated[str, typer.Option(help="Path selector.")] = Plan.selector,
-    cc: Annotated[str, typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = Plan.cc,
+    cc: Annotated[str | None, typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = None,
     mtu: Annotated[int, typer.Option(help="Payload bytes of a packet.")] = 4096,
     icrc: Annotated[Switch, typer.Option(help="Checksum of every packet.")] = Switch.on,
     latency: Annotated[bool, typer.Option("--latency", help="Half round trip instead of bandwidth.")] = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from testbed.scenario import Scenario, ScenarioFile, Variant
 from testbed.workloads.base import Message, Phase, Workload, received_by, runnable, sent_by
 from transport import pcapfile
 from transport.clock import SECOND, US, Time, transmit_time
+from transport.config import CONTROL_WITHOUT_ECN
 from transport.errors import ConfigError
 from transport.group import Group
 from transport.nic.dgram import SOCKETS
@@ -57,8 +59,12 @@ def _run_variant(
     measured = on != "loopback" and workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
     ports = settings.transport.ports
+    config = variant.config
+    if on == "dgram" and "cc" not in settings.transport.model_fields_set:
+        config = replace(config, control=CONTROL_WITHOUT_ECN)
+        notes.append(f"cc {config.control}: none was named, and dgram sockets show no CE marks, which dctcp needs")
     job = Job(
-        phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(scale), pcap, ports,
+        phases, workload.ranks, settings.seed, config, settings.faults.plan(scale), pcap, ports,
         launched.addresses(group, workload.ranks, ports) if group is not None else (), on,
     )  # fmt: skip
     if on != "loopback":

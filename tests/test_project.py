@@ -155,7 +155,9 @@ def test_make_rebuilds_when_a_hot_source_changes() -> None:
 def binds_sockets(source: str) -> bool:
     """Whether a test module opens UDP sockets of its own or through the command line."""
     imports = re.search(
-        r"^\s*(import socket|from socket |from transport\.nic\.udp|from transport\.nic import udp)", source, re.M
+        r"^\s*(import socket|from socket |from transport\.nic\.(udp|dgram)|from transport\.nic import udp)",
+        source,
+        re.M,
     )
     return bool(imports) or ('"--on"' in source and '"udp"' in source) or '"--local"' in source
 

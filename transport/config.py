@@ -18,6 +18,9 @@ PROTOCOL_VERSION = 2
 #: Most addresses of an endpoint, which is most planes of a connection.
 MAX_PLANES = 8
 
+#: Control where nobody named one and the Nic shows no CE marks, which the default needs (docs/congestion.md).
+CONTROL_WITHOUT_ECN = "swift"
+
 #: Reliable control packets that may be outstanding (docs/wire.md: the ACK's control bitmap has this many bits).
 CONTROL_WINDOW = 128
 

@@ -122,14 +122,16 @@ class Context:
         return max(self.rto_min, paths.srtt + 4 * paths.rttvar + self.ack_delay())
 
     def backed_off(self, times: cython.longlong) -> cython.longlong:
-        """Retransmission timeout after `times` in a row. What doubles is the least one: a round trip that was long once,
-        because a process stood still, must not make the give-up time hundreds of times as long."""
+        """Retransmission timeout after `times` in a row. What doubles is the least one: a round trip that was long
+        once, because a process stood still, must not make the give-up time hundreds of times as long."""
         return max(self.rto(), self.rto_min << min(times, _MAX_BACKOFF))
 
     def give_up(self) -> cython.longlong:
-        """A bound of the silence after which the peer counts as dead, picoseconds."""
-        retries: cython.longlong = self.config.retries + 1
-        return retries * self.rto() + (self.rto_min << min(retries, _MAX_BACKOFF))
+        """A bound of the silence after which the peer counts as dead, picoseconds: all of `backed_off` together."""
+        timeouts: cython.longlong = self.config.retries + 1
+        doubled: cython.longlong = min(timeouts, _MAX_BACKOFF + 1)
+        least: cython.longlong = (1 << doubled) - 1 + ((timeouts - doubled) << _MAX_BACKOFF)
+        return timeouts * self.rto() + least * self.rto_min
 
     def probe_timeout(self) -> cython.longlong:
         """Silence after which the tail is probed (RFC 8985 section 7: two round trips, and room for a held ACK)."""

@@ -22,6 +22,8 @@ cdef class Endpoint:
     cdef public object resting
     cdef public list deferred
     cdef public long long now
+    cdef public long long late
+    cdef object _notice_standstill(self, long long now)
     cpdef object receive(self, Packet packet, long long now)
     cpdef object handle_timeout(self, long long now)
     cpdef long long poll_timeout(self)

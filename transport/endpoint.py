@@ -75,6 +75,7 @@ class Endpoint:
         self.resting: deque[tuple[Time, int]] = deque()
         self.deferred: list[Responder] = []  # run when the packets of the last poll_transmit have been sent
         self.now = 0
+        self.late = config.least_rto(caps)
 
     # Objects
 
@@ -133,6 +134,8 @@ class Endpoint:
 
     def receive(self, packet: Packet, now: cython.longlong) -> None:
         """A packet has arrived from the Nic."""
+        if now != self.now:
+            self._notice_standstill(now)
         self.now = now
         self.totals.packets_received += packet.count
         connection: Connection | None = self.connections.get(packet.qpn)
@@ -166,8 +169,15 @@ class Endpoint:
 
     def handle_timeout(self, now: cython.longlong) -> None:
         """Let time pass: everything due at `now` happens."""
+        self._notice_standstill(now)
         self.now = now
         self.timers.run(now)
+
+    def _notice_standstill(self, now: cython.longlong) -> None:
+        """If a timer is overdue by a retransmission timeout nobody ran this process: no path is to blame for that."""
+        if self.timers.next() < now - self.late:
+            for peer in self.peers.values():
+                peer.paths.resumed_at = now
 
     def poll_timeout(self) -> cython.longlong:
         """When to call `handle_timeout` next, NEVER if nothing waits."""

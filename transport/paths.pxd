@@ -17,6 +17,7 @@ cdef class PathSet:
     cdef public long long spread_rtt
     cdef public double marked_fraction
     cdef public long long heard_at
+    cdef public long long resumed_at
     cdef public long long congested_count
     cdef public object in_use
     cdef public long long active_count
@@ -35,7 +36,7 @@ cdef class PathSet:
     cpdef long long delay_bound(self, long long index)
     cpdef bint slow_down(self)
     cpdef object delivered(self, long long now, long long index, long long size, long long packets, long long marked)
-    cpdef object sampled(self, long long now, long long index, long long rtt)
+    cpdef bint sampled(self, long long now, long long index, long long rtt)
     cpdef object suspected(self, long long now, long long index)
     cpdef object doubted(self, long long now, long long index)
     cpdef object blamed(self, long long now, long long index)

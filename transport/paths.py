@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import cython
 
 from transport.arbiter import arbitrate
+from transport.clock import NEVER
 from transport.errors import ConfigError
 from transport.path import BAD, DENIED, GOOD, PROBING, STATE_NAMES, SUSPECT, Path
 from transport.selectors import Selector
@@ -114,6 +115,7 @@ class PathSet:
         self.base_rtt = base_rtt
         self.floor = min(max(1, floor), len(self.paths))
         self.peer = peer
+        self.resumed_at = -NEVER  # when this process was last found to have stood still
         self.srtt = -1
         self.rttvar = 0
         self.min_rtt = -1
@@ -239,8 +241,11 @@ class PathSet:
             self._move(now, path, "delivery")
         self.selector.on_delivered(path, marked)
 
-    def sampled(self, now: cython.longlong, index: cython.longlong, rtt: cython.longlong) -> None:
-        """An exact round trip of this path, more than 0 picoseconds (RFC 6298 section 2)."""
+    def sampled(self, now: cython.longlong, index: cython.longlong, rtt: cython.longlong) -> cython.bint:
+        """An exact round trip of this path, more than 0 picoseconds (RFC 6298 section 2). False if it was not taken:
+        this process stood still in the meantime, and the packet waited for it, not for the network."""
+        if now - rtt < self.resumed_at:
+            return False
         path: Path = self.paths[index]
         path.latest_rtt = rtt
         if path.srtt < 0:
@@ -258,6 +263,7 @@ class PathSet:
             self.srtt += (rtt - self.srtt) // 8
             self.min_rtt = min(self.min_rtt, rtt)
         self._summarise(rtt)
+        return True
 
     def suspected(self, now: cython.longlong, index: cython.longlong) -> None:
         """Data sent on this path is late, and nothing says yet whether the path is to blame."""

@@ -143,8 +143,7 @@ class Recovery:
             self.newest_acked = max(self.newest_acked, send.sent_at)
         if dsn == send.first + send.count - 1:
             rtt: cython.longlong = now - send.sent_at - ack.hold
-            if rtt > 0:
-                paths.sampled(now, send.subflow.path.index, rtt)
+            if rtt > 0 and paths.sampled(now, send.subflow.path.index, rtt):
                 self.context.ack_signal.rtt = rtt
         return dsn if send is latest else -NEVER
 

@@ -9,7 +9,7 @@ from typing import Any
 from cc import registry
 from cc.errors import ControlError
 from testbed.units import parse_size, show_size
-from transport.config import EndpointConfig
+from transport.config import CONTROL_WITHOUT_ECN, EndpointConfig
 from transport.errors import ConfigError, NegotiationError
 from transport.nic.dgram import SOCKETS
 
@@ -47,13 +47,21 @@ class Plan:
     nic: str = "udp"
 
     @classmethod
-    def make(cls, size: str, duration: float | None, latency: bool, op: str, **rest: Any) -> Plan:
-        """A plan out of what was given on the command line; ConfigError names what is not allowed."""
+    def make(
+        cls, size: str, duration: float | None, latency: bool, op: str, cc: str | None = None, nic: str = "udp",
+        **rest: Any,
+    ) -> Plan:  # fmt: skip
+        """A plan out of what was given on the command line, cc by the Nic if none was; ConfigError names what is not
+        allowed."""
         one = size or ("64" if latency else "64KiB")
         sizes = ALL if one == "all" else (parse_size(one, "--size"),)
         if duration is None:
             duration = 0.5 if len(sizes) > 1 else 2.0
-        plan = cls(op="write_imm" if latency else op, sizes=sizes, duration=duration, latency=latency, **rest)
+        if cc is None:
+            cc = CONTROL_WITHOUT_ECN if nic == "dgram" else cls.cc
+        plan = cls(
+            op="write_imm" if latency else op, sizes=sizes, duration=duration, latency=latency, cc=cc, nic=nic, **rest
+        )
         if op not in OPERATIONS:
             raise ConfigError(f"--op {op}: allowed are {', '.join(OPERATIONS)}")
         plan.check()

@@ -107,7 +107,8 @@ class Fuzzer:
         self.plain = self.codecs[0]
         self.corpus: list[tuple[bytes, Packet]] = []
         self.kinds: Counter[str] = Counter()
-        self._turn()
+        while not self.corpus:
+            self._turn()
 
     def run(self, count: int) -> None:
         """Exactly `count` hostile packets."""

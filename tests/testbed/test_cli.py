@@ -47,7 +47,7 @@ def test_the_module_is_the_same_program() -> None:
     [
         (("run", "moe-allto"), "'moe-allto' is unknown; known: allreduce-ring"),
         (("run", "nothing.toml"), "nothing.toml cannot be read"),
-        (("run", "pair", "--on", "air"), "--on air: allowed are udp, loopback"),
+        (("run", "pair", "--on", "air"), "--on air: allowed are udp, dgram, loopback"),
         (("run", "pair", "--cc", "bbr"), "'bbr' is unknown; known: fixed"),
         (("run", "pair", "--cc", "mine.py:Mine"), "mine.py cannot be read"),
         (("run", "pair", "--selector", "best"), "selector = 'best': allowed are"),

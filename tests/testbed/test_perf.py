@@ -57,6 +57,13 @@ def test_other_settings_are_used(tmp_path: Path) -> None:
     assert (result["icrc"], result["mtu_bytes"], result["paths"], result["cc"]) == (False, 1024, 3, "fixed")
 
 
+@pytest.mark.parametrize("arguments", [("--op", "write"), ("--op", "read"), ("--latency",)])
+def test_sockets_that_asyncio_moves(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    _, result = measure(tmp_path, "--nic", "dgram", *arguments)
+    assert (result["on"], result["cc"]) == ("dgram", "swift")
+    assert result["rows"][0]["bytes_match"]
+
+
 def test_a_sweep_has_a_row_for_every_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert ALL[0] == 2
     assert ALL[-1] == 8 << 20
@@ -107,6 +114,7 @@ def test_no_server_is_there() -> None:
         ({"qps": True}, "plan: qps = True is not allowed"),
         ({"qps": 10**9}, "plan: qps = 1000000000"),
         ({"mtu": 1500}, "plan: mtu = 1500"),
+        ({"nic": "tcp"}, "plan: nic = 'tcp': allowed are udp, dgram"),
         ({"wings": 2}, "plan: wings = 2 is unknown here"),
     ],
 )

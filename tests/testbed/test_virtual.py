@@ -114,7 +114,7 @@ def test_a_run_longer_than_its_limit_is_ended_and_says_what_is_missing() -> None
 
 
 def test_an_unknown_network_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--on air: allowed are udp, loopback"):
+    with pytest.raises(ConfigError, match="--on air: allowed are udp, dgram, loopback"):
         runner.run(scenario.load("pair"), "air", Silent())
 
 

@@ -20,6 +20,8 @@ from tests.transport.bootstrap_faces import FACES, PARAMETERS
 from transport import bootstrap, bootstrap_aio, exchange
 from transport.bootstrap import NegotiationError
 
+pytestmark = pytest.mark.xdist_group("ports")
+
 #: What a peer that does all right sends from its first byte to its last.
 WHOLE = b"".join(
     json.dumps(message).encode() + b"\n"
@@ -30,17 +32,19 @@ WHOLE = b"".join(
 #: Up to here a peer has to come for an exchange that succeeds.
 ENOUGH = len(WHOLE) - len(json.dumps(exchange.BYE)) - 1
 
-PATIENCE = 0.3
+#: Of those that wait for a peer that stalls, and of all others: seconds that a busy machine does not reach.
+SHORT = 1.0
+LONG = 30.0
 HELLO_LINE = json.dumps(exchange.HELLO).encode() + b"\n"
 
 
-@pytest.fixture(autouse=True)
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(bootstrap_aio, "PATIENCE", PATIENCE)
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "PATIENCE", SHORT)
+    monkeypatch.setattr(bootstrap_aio, "PATIENCE", SHORT)
 
 
-def as_client(face: Any, peer: Callable[[socket.socket], None]) -> Any:
+def as_client(face: Any, peer: Callable[[socket.socket], None], patience: float = LONG) -> Any:
     """What the face's client gets from that server: a result or an error."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -52,14 +56,14 @@ def as_client(face: Any, peer: Callable[[socket.socket], None]) -> Any:
         server = threading.Thread(target=serve)
         server.start()
         try:
-            return face.client(listening.getsockname()[1], PATIENCE)
+            return face.client(listening.getsockname()[1], patience)
         except NegotiationError as error:
             return error
         finally:
             server.join()
 
 
-def as_server(face: Any, peer: Callable[[socket.socket], None]) -> Any:
+def as_server(face: Any, peer: Callable[[socket.socket], None], patience: float = LONG) -> Any:
     """What the face's server gets from that client: a result or an error."""
     ports: queue.Queue[int] = queue.Queue()
 
@@ -70,7 +74,7 @@ def as_server(face: Any, peer: Callable[[socket.socket], None]) -> Any:
     client = threading.Thread(target=come)
     client.start()
     try:
-        return face.server(ports.put, PATIENCE)
+        return face.server(ports.put, patience)
     except NegotiationError as error:
         return error
     finally:
@@ -87,9 +91,11 @@ def until_it_ends(sock: socket.socket) -> None:
         pass
 
 
-def outcomes(role: Any, face: Any, peers: list[Callable[[socket.socket], None]]) -> list[Any]:
-    with ThreadPoolExecutor(24) as pool:
-        return list(pool.map(lambda peer: role(face, peer), peers))
+def outcomes(
+    role: Any, face: Any, peers: list[Callable[[socket.socket], None]], patience: float = LONG
+) -> list[Any]:  # fmt: skip
+    with ThreadPoolExecutor(64) as pool:
+        return list(pool.map(lambda peer: role(face, peer, patience), peers))
 
 
 @pytest.fixture(params=FACES)
@@ -102,6 +108,7 @@ def role(request: pytest.FixtureRequest) -> Any:
     return ROLES[request.param]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_peer_that_stalls_at_any_byte_is_an_error_at_the_deadline(face: Any, role: Any) -> None:
     def peer(count: int) -> Callable[[socket.socket], None]:
         def stall(sock: socket.socket) -> None:
@@ -110,7 +117,7 @@ def test_a_peer_that_stalls_at_any_byte_is_an_error_at_the_deadline(face: Any, r
 
         return stall
 
-    found = outcomes(role, face, [peer(count) for count in range(len(WHOLE) + 1)])
+    found = outcomes(role, face, [peer(count) for count in range(len(WHOLE) + 1)], SHORT)
     for count, result in enumerate(found):
         if count >= ENOUGH:
             assert result == (PARAMETERS, {"data": "text"})
@@ -119,6 +126,7 @@ def test_a_peer_that_stalls_at_any_byte_is_an_error_at_the_deadline(face: Any, r
             assert str(result) == f"127.0.0.1 did not send {awaited} in time", count
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_peer_that_sends_a_byte_now_and_then_gains_no_time(face: Any, role: Any) -> None:
     def trickle(sock: socket.socket) -> None:
         for byte in WHOLE:
@@ -128,7 +136,7 @@ def test_a_peer_that_sends_a_byte_now_and_then_gains_no_time(face: Any, role: An
                 if not sock.recv(4096):
                     return
 
-    assert "did not send hello in time" in str(role(face, trickle))
+    assert "did not send hello in time" in str(role(face, trickle, SHORT))
 
 
 def test_a_peer_that_ends_at_any_byte_is_an_error(face: Any, role: Any) -> None:
@@ -148,6 +156,7 @@ def test_a_peer_that_ends_at_any_byte_is_an_error(face: Any, role: Any) -> None:
             assert str(result) == "127.0.0.1 ended the bootstrap channel without a bye", count
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_peer_that_is_reset_at_any_byte_is_an_error(face: Any, role: Any) -> None:
     def peer(count: int) -> Callable[[socket.socket], None]:
         def reset(sock: socket.socket) -> None:
@@ -156,7 +165,7 @@ def test_a_peer_that_is_reset_at_any_byte_is_an_error(face: Any, role: Any) -> N
 
         return reset
 
-    found = outcomes(role, face, [peer(count) for count in range(0, ENOUGH, 7)])
+    found = outcomes(role, face, [peer(count) for count in range(0, ENOUGH, 7)], SHORT)
     for result in found:
         assert isinstance(result, NegotiationError)
         # A client that is reset so early that it was never connected tries again, and nobody is there any more.
@@ -233,25 +242,17 @@ def over(
             return error
 
     with ThreadPoolExecutor(2) as pool:
-        served = pool.submit(result, lambda: first.server(ports.put, 5.0, server))
+        served = pool.submit(result, lambda: first.server(ports.put, LONG, server))
         port = ports.get()
-        called = pool.submit(result, lambda: second.client(port, 5.0, client, host))
+        called = pool.submit(result, lambda: second.client(port, LONG, client, host))
         return served.result(), called.result()
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "PATIENCE", 5.0)
-    monkeypatch.setattr(bootstrap_aio, "PATIENCE", 5.0)
-
-
-@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("other", FACES)
 def test_tls_between_any_two_faces(face: Any, other: str, contexts: Any) -> None:
     assert over(face, FACES[other], *contexts) == ((PARAMETERS, {"data": "text"}),) * 2
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_certificate_of_an_unknown_authority_is_refused(face: Any, contexts: Any) -> None:
     stranger = ssl.create_default_context()
     trustme.CA().configure_trust(stranger)
@@ -260,27 +261,23 @@ def test_a_certificate_of_an_unknown_authority_is_refused(face: Any, contexts: A
     assert "127.0.0.1: the TLS handshake failed: " in str(served)
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_certificate_for_another_host_is_refused(face: Any, contexts: Any) -> None:
     _, called = over(face, face, *contexts, host="localhost")
     assert str(called).startswith("localhost: the TLS handshake failed: certificate verify failed: Hostname mismatch")
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_plain_client_of_a_tls_server_is_refused(face: Any, contexts: Any) -> None:
     served, called = over(face, face, contexts[0], None)
     assert "the TLS handshake failed: " in str(served)
     assert isinstance(called, NegotiationError)
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_tls_client_of_a_plain_server_is_refused(face: Any, contexts: Any) -> None:
     served, called = over(face, face, None, contexts[1])
     assert "no JSON object with a type" in str(served)
     assert str(called).startswith("127.0.0.1: the TLS handshake failed: ")
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_client_without_the_certificate_that_a_server_asks_for_is_refused(
     face: Any, contexts: Any, authority: trustme.CA
 ) -> None:
@@ -297,4 +294,4 @@ def test_a_peer_that_stalls_in_the_tls_handshake_is_an_error_at_the_deadline(fac
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(NegotiationError, match=r"127.0.0.1 did not .* in time"),
     ):
-        face.client(silent.getsockname()[1], PATIENCE, contexts[1])
+        face.client(silent.getsockname()[1], SHORT, contexts[1])

@@ -15,6 +15,8 @@ from transport.errors import ConfigError, NegotiationError
 from transport.group import Group
 from transport.launch import World, hostlist
 
+pytestmark = pytest.mark.xdist_group("ports")
+
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node7", "MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2"}
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3",

@@ -1000,7 +1000,7 @@ def test_a_close_by_either_side_frees_both(who):
 
 @given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.3), work=st.integers(0, 3), both=st.booleans())
 def test_a_close_under_loss_finishes_what_was_posted_and_frees_both(seed, loss, work, both):
-    pair = pair_of(seed=seed, wire=Wire(loss=loss, duplicate=0.1, jitter=20 * US), retries=12)
+    pair = pair_of(seed=seed, wire=Wire(loss=loss, duplicate=0.1, jitter=20 * US), retries=24)
     ours, theirs = pair.connect()
     target, region = expose(theirs, 3 * 20_000)
     for number in range(work):

@@ -91,6 +91,7 @@ class Device(DeviceBase):
                 pair._drop()
             self._stop()
             self.nic.close()
+            await asyncio.sleep(0)  # a Nic that lives in this loop has let go of it when it has come round
 
     async def __aenter__(self) -> Device:
         return self

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from transport.api.udp import AUTO, open_udp
 from transport.api.waits import Result, Wait
 from transport.clock import NEVER, SECOND, Time
 from transport.completion import Completion
-from transport.config import EndpointConfig
+from transport.config import CONTROL_WITHOUT_ECN, EndpointConfig
 from transport.driver import Driver
 from transport.endpoint import Endpoint
 from transport.errors import ConfigError, LocalProtocolError
@@ -45,10 +45,10 @@ class DeviceBase:
     """A Nic with an endpoint on it.
 
     nic: the address of this host to open UDP sockets on, or several, one for each plane; or any Nic, which the device
-    then owns and closes. config: of the endpoint. timeout: seconds that a wait takes at most where it names none. seed:
-    of all chance (keys, sequence numbers, choice of paths); None draws it from the system. sockets: how addresses are
-    opened: "udp" needs Linux, "dgram" only asyncio, "auto" is the first that the system allows. A device belongs to one
-    thread.
+    then owns and closes. config: of the endpoint; None: the defaults, with a control that the Nic can feed. timeout:
+    seconds that a wait takes at most where it names none. seed: of all chance (keys, sequence numbers, choice of
+    paths); None draws it from the system. sockets: how addresses are opened: "udp" needs Linux, "dgram" only asyncio,
+    "auto" is the first that the system allows. A device belongs to one thread.
     """
 
     def __init__(
@@ -56,11 +56,14 @@ class DeviceBase:
         timeout: float = 30.0, seed: int | str | None = None, sockets: str = AUTO,
     ) -> None:  # fmt: skip
         self.timeout = check_timeout(timeout)
+        named = config is not None
         config = config or EndpointConfig()
         if isinstance(nic, str):
             nic = [nic]
         if isinstance(nic, Sequence):
             nic, config = open_udp(nic, config, sockets)
+        if not named and not nic.caps.ecn:
+            config = replace(config, control=CONTROL_WITHOUT_ECN)
         try:
             address = getattr(nic, "addresses", nic.address)
             self.endpoint = Endpoint(config, address, nic.caps, random.Random(seed))

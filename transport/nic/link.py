@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import socket
+import sys
 from array import array
 from pathlib import Path
 from struct import Struct
@@ -44,7 +45,9 @@ def check_mtu(mtu: int, name: str, address: bytes) -> None:
 
 
 def mtu_of(address: bytes) -> int | None:
-    """The MTU of the interface that has `address`, 4 or 16 bytes; None if no interface lists it."""
+    """The MTU of the interface that has `address`, 4 or 16 bytes; None if no interface lists it, or not on Linux."""
+    if sys.platform != "linux":
+        return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         name = _interface6(address) if len(address) == 16 else _interface4(sock, address)
         if name is None:

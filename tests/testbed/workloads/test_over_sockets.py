@@ -8,6 +8,7 @@ import pytest
 
 from testbed import runner, scenario
 from testbed.progress import Silent
+from transport.errors import ConfigError
 
 pytestmark = pytest.mark.xdist_group("ports")
 
@@ -32,6 +33,22 @@ def test_a_workload_of_the_package(name: str, settings: tuple[str, ...]) -> None
     result = runner.run(scenario.load(name, settings), "udp", Silent())
     assert result.passed
     assert result.variants[0].metrics["requests_failed"] == 0
+
+
+@pytest.mark.parametrize("name", ["incast", "alltoall"])
+def test_a_workload_over_sockets_that_asyncio_moves(name: str) -> None:
+    result = runner.run(scenario.load(name, ("ranks=3", "size=16KiB")), "dgram", Silent())
+    assert result.passed
+    assert any(note.startswith("cc swift: none was named") for note in result.variants[0].notes)
+
+
+def test_a_control_that_was_named_is_used_or_refused() -> None:
+    settings = ("messages=2", "size=1000")
+    result = runner.run(scenario.load("pair", (*settings, "transport.cc=fixed")), "dgram", Silent())
+    assert result.passed
+    assert not any(note.startswith("cc ") for note in result.variants[0].notes)
+    with pytest.raises(ConfigError, match="control dctcp needs ecn"):
+        runner.run(scenario.load("pair", (*settings, "transport.cc=dctcp")), "dgram", Silent())
 
 
 def test_a_matrix_whose_rank_0_takes_no_part(tmp_path: Path) -> None:

@@ -439,7 +439,7 @@ def test_a_nic_that_fails_ends_every_wait_with_its_error() -> None:
 def test_misuse_is_refused_with_the_value_that_is_wrong(world: str) -> None:
     async def program() -> None:
         here, there = nics(world)
-        async with Device(here, EndpointConfig(sq_depth=2)) as ours, Device(there) as theirs:
+        async with Device(here, EndpointConfig(sq_depth=2, control="swift")) as ours, Device(there) as theirs:
             left, right = connected(ours, theirs)
             inbox = MemoryRegion(right.pd, 8, ALL)
             with pytest.raises(ConfigError, match="it has 8 bytes, 9 are needed"):
@@ -503,5 +503,37 @@ def test_the_same_seed_gives_the_same_run_in_virtual_time() -> None:
                 await left.write(PATTERN, MemoryRegion(right.pd, len(PATTERN), ALL).remote)
                 ends.append((left.parameters, ours.now(), ours.endpoint.counters()))
         assert ends[0] == ends[1]
+
+    run(program())
+
+
+@pytest.mark.parametrize("addresses", ["127.0.0.1", ["127.0.0.1", "127.1.0.1"]])
+def test_a_device_opens_the_sockets_it_is_told_to(addresses: str | list[str]) -> None:
+    async def program() -> None:
+        others = "127.0.0.2" if isinstance(addresses, str) else ["127.0.0.2", "127.1.0.2"]
+        async with Device(addresses, sockets="dgram") as ours, Device(others, sockets="dgram") as theirs:
+            assert not ours.nic.caps.ecn
+            left, right = connected(ours, theirs)
+            inbox = MemoryRegion(right.pd, len(PATTERN), ALL)
+            await left.write(PATTERN, inbox.remote)
+            assert inbox.view == PATTERN
+
+    run(program())
+
+
+def test_a_control_that_the_sockets_cannot_feed_is_refused_where_it_was_named() -> None:
+    async def program() -> None:
+        config = EndpointConfig(control="dctcp")
+        async with Device("127.0.0.1", config, sockets="dgram") as ours, Device("127.0.0.2") as theirs:
+            with pytest.raises(ConfigError, match="control dctcp needs ecn"):
+                connected(ours, theirs)
+
+    run(program())
+
+
+def test_unknown_sockets_are_refused() -> None:
+    async def program() -> None:
+        with pytest.raises(ConfigError, match="sockets = 'tcp': allowed are auto, udp, dgram"):
+            Device("127.0.0.1", sockets="tcp")
 
     run(program())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import pytest
 
-from tests.transport.api.worlds import ALL, IMPATIENT, WORLDS, nics, with_itself
+from tests.transport.api.worlds import ALL, IMPATIENT, WORLDS, nics, one_nic, with_itself
 from transport.api.blocking import (
     CompletionError,
     CompletionQueue,
@@ -29,12 +32,13 @@ from transport.states import State
 
 pytestmark = pytest.mark.xdist_group("ports")
 
+ROOT = Path(__file__).resolve().parents[3]
 PATTERN = bytes(range(251)) * 400
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_verb_works_from_a_device_to_itself(world: str) -> None:
-    with Device(nics(world)[0]) as device:
+    with Device(one_nic(world)) as device:
         left, right = with_itself(device)
         inbox = MemoryRegion(right.pd, len(PATTERN), ALL)
 
@@ -98,7 +102,7 @@ def test_two_devices_in_two_threads_talk_to_each_other(world: str) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_many_queue_pairs_share_one_completion_queue(world: str) -> None:
-    with Device(nics(world)[0]) as device:
+    with Device(one_nic(world)) as device:
         pd, cq = ProtectionDomain(device), CompletionQueue(device)
         inbox = MemoryRegion(pd, 64, ALL)
         pairs = [QueuePair(pd, cq) for _ in range(16)]
@@ -118,7 +122,7 @@ def test_many_queue_pairs_share_one_completion_queue(world: str) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_wait_ends_at_its_timeout_and_the_request_stays(world: str) -> None:
-    with Device(nics(world)[0], timeout=0.02) as device:
+    with Device(one_nic(world), timeout=0.02) as device:
         left, right = with_itself(device)
         with pytest.raises(WaitTimeoutError, match="send stays posted") as caught:
             left.send(b"late", wr_id=4)
@@ -135,7 +139,7 @@ def test_a_wait_ends_at_its_timeout_and_the_request_stays(world: str) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_silent_peer_ends_requests_with_an_error_that_names_peer_and_path(world: str) -> None:
-    with Device(nics(world)[0], IMPATIENT) as device:
+    with Device(one_nic(world), IMPATIENT) as device:
         left, right = with_itself(device)
         remote = MemoryRegion(right.pd, 8, ALL).remote
         left.write(b"x", remote)
@@ -256,3 +260,37 @@ def test_several_addresses_are_the_planes_of_one_device() -> None:
         left.write(PATTERN, inbox.remote)
         assert inbox.view == PATTERN
         assert device.endpoint.addresses == (bytes([127, 0, 0, 1]), bytes([127, 1, 0, 1]))
+
+
+def test_a_device_opens_the_sockets_it_is_told_to() -> None:
+    with Device("127.0.0.1", sockets="dgram") as device:
+        assert not device.nic.caps.ecn
+        left, right = with_itself(device)
+        inbox = MemoryRegion(right.pd, 1000, ALL)
+        assert left.write(bytes(range(250)) * 4, inbox.remote).status == Status.SUCCESS
+        assert inbox.view == bytes(range(250)) * 4
+
+
+_ELSEWHERE = """
+import socket, sys, asyncio, selectors
+for name in ("SOCK_NONBLOCK", "SOCK_CLOEXEC", "SO_BINDTODEVICE", "IP_RECVTOS"):
+    if hasattr(socket, name):
+        delattr(socket, name)
+sys.platform = "darwin"
+from transport.api.blocking import Access, Device, MemoryRegion, ProtectionDomain, QueuePair
+with Device("127.0.0.1") as device:
+    pd = ProtectionDomain(device)
+    left, right = QueuePair(pd), QueuePair(pd)
+    left.connect_to(right.parameters)
+    right.connect_to(left.parameters)
+    inbox = MemoryRegion(pd, 100_000, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+    left.write(b"x" * 100_000, inbox.remote)
+    print(type(device.nic).__name__, bytes(inbox.view) == b"x" * 100_000)
+"""
+
+
+def test_without_what_only_linux_has_a_device_opens_sockets_of_asyncio() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("DgramNic True\n", "")

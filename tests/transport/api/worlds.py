@@ -18,7 +18,7 @@ from transport.placement import Access
 WORLDS = ("virtual", "real", "udp", "dgram")
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 #: Gives up on a silent peer within a second.
-IMPATIENT = EndpointConfig(retries=2, rto_min=10 * MS)
+IMPATIENT = EndpointConfig(retries=2, rto_min=10 * MS, control="swift")
 
 
 def nics(world: str) -> tuple[Nic | str, Nic | str]:
@@ -26,10 +26,16 @@ def nics(world: str) -> tuple[Nic | str, Nic | str]:
     if world == "udp":
         return "127.0.0.1", "127.0.0.2"
     if world == "dgram":
-        ports = EndpointConfig().ports()
-        return DgramNic("127.0.0.1", ports), DgramNic("127.0.0.2", ports)
+        return one_nic(world), one_nic(world, "127.0.0.2")
     network = Network(virtual=world == "virtual")
     return LoopbackNic(network, bytes([10, 0, 0, 1])), LoopbackNic(network, bytes([10, 0, 0, 2]))
+
+
+def one_nic(world: str, address: str = "127.0.0.1") -> Nic | str:
+    """What the device of a host that is alone is made from."""
+    if world == "dgram":
+        return DgramNic(address, EndpointConfig().ports())
+    return nics(world)[0]
 
 
 def run(program: Coroutine[Any, Any, None]) -> None:

@@ -18,8 +18,8 @@ from transport.completion import Status
 from transport.config import EndpointConfig
 from transport.driver import Driver
 from transport.endpoint import Endpoint
+from transport.nic.dgram import SOCKETS
 from transport.nic.ports import PortsNic
-from transport.nic.udp import UdpNic
 from transport.path import BAD, GOOD, PROBING
 from transport.placement import Access
 
@@ -68,12 +68,12 @@ def address(host: int, link: int) -> str:
 class Stream:
     """Host a writes to host b all the time, four messages outstanding."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: Hosts, kind: str) -> None:
         self.drivers = []
         config = EndpointConfig(mtu=1024, entropies=tuple(PORTS), control="fixed")
         for host in (0, 1):
             hosts.enter(host)
-            nic = PortsNic([UdpNic(address(host, link), PORTS, mtu=1024) for link in (0, 1)])
+            nic = PortsNic([SOCKETS[kind](address(host, link), PORTS, mtu=1024) for link in (0, 1)])
             self.drivers.append(Driver(Endpoint(config, nic.addresses, nic.caps, random.Random(host)), nic))
         self.near, far = (driver.endpoint for driver in self.drivers)
         now = self.drivers[0].now()
@@ -124,9 +124,9 @@ class Stream:
         return self.recovered == {(1, port) for port in PORTS}
 
 
-def main(situation: str) -> None:
+def main(situation: str, kind: str) -> None:
     hosts = Hosts()
-    stream = Stream(hosts)
+    stream = Stream(hosts, kind)
     stream.run("both links work", lambda: stream.completed >= 20)
     assert min(stream.sent(0), stream.sent(1)) > 50
     if situation == "interface down":
@@ -154,4 +154,4 @@ def main(situation: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -19,6 +19,7 @@ from tests.transport.nic.helpers import content, data, probe, receive_segments, 
 from transport.clock import MS, SECOND, US, Time
 from transport.errors import ConfigError, LinkDownError, NicError
 from transport.nic.base import NicCaps
+from transport.nic.dgram import SOCKETS
 from transport.nic.faults import ANY, FaultInjector, Faults
 from transport.nic.loopback import LoopbackNic, Network
 from transport.nic.ports import HOLD, PATIENCE, PortsNic
@@ -384,7 +385,7 @@ _WHY_NOT = (
 )
 
 
-def in_namespace(situation: str) -> str:
+def in_namespace(situation: str, nic: str) -> str:
     """Run a situation of tests/transport/nic/link_down.py in a network namespace of its own, which ends with it."""
     if not _WHY_NOT and subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode:
         why = "network namespaces are not allowed"
@@ -394,12 +395,13 @@ def in_namespace(situation: str) -> str:
         if os.environ.get("CI"):
             pytest.fail(why)
         pytest.skip(why)
-    command = ["unshare", "-n", sys.executable, "-m", "tests.transport.nic.link_down", situation]
+    command = ["unshare", "-n", sys.executable, "-m", "tests.transport.nic.link_down", situation, nic]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("situation", ["interface down", "address removed", "interface removed"])
-def test_one_real_link_goes_away_midway_and_comes_back(situation: str):
-    assert "moved and came back" in in_namespace(situation)
+@pytest.mark.parametrize("nic", SOCKETS)
+def test_one_real_link_goes_away_midway_and_comes_back(situation: str, nic: str):
+    assert "moved and came back" in in_namespace(situation, nic)
