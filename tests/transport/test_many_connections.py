@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -43,11 +44,14 @@ def calls_of(action) -> int:
         nonlocal count
         count += event == "call"
 
+    gc.collect()
+    gc.disable()  # finalizers of what other tests left would be counted
     sys.setprofile(note)
     try:
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
