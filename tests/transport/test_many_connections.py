@@ -20,7 +20,7 @@ COUNT = 1024
 #: Bytes of an idle connection; interpreted, every object has a dict.
 EACH = 2 << 10 if compiled() else 8 << 10
 #: What the process grows by on the way: code that runs for the first time, buffers of the exchange.
-BESIDE = 2 << 20
+BESIDE = 7 << 19
 
 
 def test_connections_that_all_sent_over_many_paths_are_small_again_when_idle():
