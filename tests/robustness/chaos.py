@@ -294,7 +294,8 @@ class Chaos:
             self.causes[_cause(text)] += 1
             require(not joined or other in text, f"the peer is not named in {text!r}")
             if request and status == "RETRY_EXC_ERR":
-                require("path" in text and "no answer after" in text, f"path or cause is not named in {text!r}")
+                cause = "no answer after" in text or "over several paths" in text
+                require(cause and "path" in text, f"path or cause is not named in {text!r}")
             require(status in ("RETRY_EXC_ERR", "WR_FLUSH_ERR"), f"{status}: {text}")
         if failed:
             self.total["rounds with failed requests"] += 1

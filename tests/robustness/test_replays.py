@@ -135,11 +135,12 @@ def test_a_number_rests_until_nothing_of_its_time_can_be_on_its_way() -> None:
     _, theirs = pair.connect()
     theirs.destroy()
     endpoint = pair.bob.endpoint
-    rests = endpoint.resting[0][0]
-    endpoint.create_connection(endpoint.protection_domain(), rests - 1)
-    assert theirs.qpn in endpoint.connections.numbers
-    endpoint.create_connection(endpoint.protection_domain(), rests)
-    assert theirs.qpn not in endpoint.connections.numbers
+    [(until, number)] = endpoint.resting
+    assert number == theirs.qpn
+    endpoint.create_connection(endpoint.protection_domain(), until - 1)
+    assert endpoint.resting
+    endpoint.create_connection(endpoint.protection_domain(), until)
+    assert not endpoint.resting
 
 
 @pytest.mark.parametrize("same_number", [False, True], ids=["another number", "by chance the same number"])
