@@ -10,7 +10,7 @@ This module is not part of the core: it does I/O and reads the clock.
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 import ssl as tls
 import time
@@ -182,11 +182,8 @@ class Channel:
 
     def _wait(self, deadline: float, what: str, write: bool = False) -> None:
         left = deadline - time.monotonic()
-        if left > 0:
-            readable, writable, _ = select.select([] if write else [self], [self] if write else [], [], left)
-            if readable or writable:
-                return
-        raise self._exchange.late(what)
+        if left <= 0 or not _ready([] if write else [self], [self] if write else [], left):
+            raise self._exchange.late(what)
 
     def _broken(self, error: OSError) -> PeerGoneError:
         return PeerGoneError(f"{self.peer}: the bootstrap channel broke: {error.strerror or error}")
@@ -283,7 +280,7 @@ class Listener:
         if len(self._coming) < _MOST_COMING:
             reading.append(self._socket)
         writing = [peer for peer in self._coming if peer.writing]
-        select.select(reading, writing, [], max(0.0, min(ends) - now) if ends else None)
+        _ready(reading, writing, max(0.0, min(ends) - now) if ends else None)
         if len(self._coming) < _MOST_COMING:
             with contextlib.suppress(BlockingIOError, ConnectionError):
                 connected, peer = self._socket.accept()
@@ -341,7 +338,7 @@ def _secured(sock: socket.socket, ssl: tls.SSLContext, host: str, deadline: floa
                 writing.clear()
             except tls.SSLWantWriteError:
                 reading.clear()
-            if not any(select.select(reading, writing, [], left)):
+            if not _ready(reading, writing, left):
                 raise NegotiationError(f"{host} did not finish the TLS handshake in time")
     except OSError as error:
         secured.close()
@@ -349,6 +346,15 @@ def _secured(sock: socket.socket, ssl: tls.SSLContext, host: str, deadline: floa
     except NegotiationError:
         secured.close()
         raise
+
+
+def _ready(reading: Sequence[Any], writing: Sequence[Any], seconds: float | None) -> bool:
+    """Wait until one of them can be read or written, at most `seconds`; None for ever. Says whether one can."""
+    with selectors.DefaultSelector() as selector:
+        for waiting in {*reading, *writing}:
+            events = selectors.EVENT_READ * (waiting in reading) | selectors.EVENT_WRITE * (waiting in writing)
+            selector.register(waiting, events)
+        return bool(selector.select(seconds))
 
 
 def handshake_failed(peer: str, error: OSError) -> NegotiationError:

@@ -104,11 +104,12 @@ class Fuzzer:
         """What the peer says at that place."""
         rng = self.rng
         self.messages += 1
-        message: dict[str, Any] = {
+        messages: dict[str, dict[str, Any]] = {
             "hello": exchange.HELLO,
             "parameters": {"type": "parameters", "connections": [self.theirs], "data": None},
             "connected": {"type": "connected"},
-        }[place]
+        }
+        message = messages[place]
         if rng.random() < 0.4:
             return json.dumps(message).encode() + b"\n"
         if rng.random() < 0.7:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transport import exchange
 from transport.bootstrap import Channel, Listener, PeerGoneError, connect
 from transport.config import ConnectionParameters
 from transport.errors import NegotiationError, NicError
+from transport.exchange import Exchange
 
 pytestmark = pytest.mark.xdist_group("ports")
 
@@ -251,3 +256,23 @@ def test_a_stranger_at_the_listener_is_refused() -> None:
         with pytest.raises(NegotiationError, match="no JSON object"):
             listener.accept(5.0)
     listener.close()
+
+
+def test_descriptors_above_1023_are_waited_for_too() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"a process may have only {hard} descriptors here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            stack.enter_context(open(os.devnull))
+        listener = Listener("127.0.0.1", 0)
+        near = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+        near.sendall(Exchange("").encode(exchange.HELLO))
+        far = listener.accept(5.0)
+        assert far.fileno() > 1023
+        near.sendall(b'{"type": "here"}\n')
+        assert far.receive("here") == {"type": "here"}
+        far.close()
+        listener.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
