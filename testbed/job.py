@@ -55,7 +55,7 @@ class Faults:
 class Job:
     """One run of one variant, the same for every rank. ports: of each rank, each with an address of its own. addresses:
     by rank, as many as it has ports, as text; none: those of testbed.rank.addresses_of. nic: of the rank
-    processes, one of transport.nic.dgram.SOCKETS."""
+    processes, one of transport.nic.dgram.SOCKETS. phantom: bytes exist only in number."""
 
     phases: tuple[Phase, ...]
     ranks: int
@@ -66,6 +66,7 @@ class Job:
     ports: int = 1
     addresses: tuple[tuple[str, ...], ...] = ()
     nic: str = "udp"
+    phantom: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,7 +86,7 @@ class Job:
         addresses = tuple(tuple(own) for own in data["addresses"])
         return cls(
             phases, data["ranks"], data["seed"], EndpointConfig(**config), Faults(**faults), data["pcap"],
-            data["ports"], addresses, data["nic"],
+            data["ports"], addresses, data["nic"], data["phantom"],
         )  # fmt: skip
 
 

@@ -64,12 +64,16 @@ class _Peer:
 
 
 class Rank:
-    """Rank `number` of a workload, on `endpoint`. phases: the whole workload's, of which it picks its own messages."""
+    """Rank `number` of a workload, on `endpoint`. phases: the whole workload's, of which it picks its own messages.
+    phantom: bytes exist only in number: none are kept, and instead of digests the bytes placed are compared."""
 
-    def __init__(self, number: int, endpoint: Endpoint, phases: Sequence[Phase], seed: int, now: Time) -> None:
+    def __init__(
+        self, number: int, endpoint: Endpoint, phases: Sequence[Phase], seed: int, now: Time, phantom: bool = False
+    ) -> None:
         self.number = number
         self.endpoint = endpoint
         self.seed = seed
+        self.phantom = phantom
         self.phases = [
             replace(phase, messages=tuple(m for m in phase.messages if number in (m.src, m.dst))) for phase in phases
         ]
@@ -83,6 +87,7 @@ class Rank:
         self._receives: dict[int, tuple[_Peer, Message]] = {}
         self._wr_id = 0
         self._counters = endpoint.counters()
+        self._placed = 0
         self._peers: dict[int, _Peer] = {}
         domain = endpoint.protection_domain()
         readable = any(message.op == "read" for phase in phases for message in phase.messages)
@@ -93,14 +98,17 @@ class Rank:
             self._peers[other] = _Peer(
                 other,
                 connection,
-                None if inbox is None else domain.register(bytearray(inbox), _INBOX),
-                None if outbox is None else domain.register(bytearray(outbox), _OUTBOX),
+                None if inbox is None else domain.register(self._memory(inbox), _INBOX),
+                None if outbox is None else domain.register(self._memory(outbox), _OUTBOX),
             )
 
     def _largest(self, src: int, dst: int) -> int | None:
         """Bytes of the largest phase from src to dst, None if there is never a message."""
         flows = [[m.size for m in phase.messages if (m.src, m.dst) == (src, dst)] for phase in self.phases]
         return max(sum(sizes) for sizes in flows) if any(flows) else None
+
+    def _memory(self, size: int) -> bytearray | int:
+        return size if self.phantom else bytearray(size)
 
     # Meeting the others
 
@@ -132,12 +140,15 @@ class Rank:
         self.depth = plan.depth
         self.interval = plan.interval
         self.rows = []
+        self._placed = self.endpoint.totals.bytes_placed
         sent = {}
         for peer in self._peers.values():
             out = [m for m in plan.messages if m.dst == peer.number]
             into = [m for m in plan.messages if m.src == peer.number]
             size = sum(m.size for m in out)
-            if size:
+            if size and self.phantom:
+                sent[str(peer.number)] = _counted(size)
+            elif size:
                 data = payload(self.seed, phase, self.number, peer.number, size)
                 sent[str(peer.number)] = digest(data)
                 peer.sending = memoryview(data)
@@ -207,12 +218,25 @@ class Rank:
     def verify(self) -> dict[str, str]:
         """Digests of the bytes that came from each peer in this phase."""
         received = {}
+        if self.phantom:
+            sizes = {p.number: self._expected(p) for p in self._peers.values()}
+            placed = self.endpoint.totals.bytes_placed - self._placed
+            right = placed == sum(sizes.values())
+            return {
+                str(number): _counted(size) if right else f"{placed} of {sum(sizes.values())} bytes from all"
+                for number, size in sizes.items()
+                if size
+            }
         for peer in self._peers.values():
-            size = sum(m.size for m in self.phases[self.phase].messages if m.src == peer.number)
+            size = self._expected(peer)
             if size:
                 assert peer.inbox is not None
                 received[str(peer.number)] = digest(_part(peer.inbox, 0, size))
         return received
+
+    def _expected(self, peer: _Peer) -> int:
+        """Bytes that come from a peer in this phase."""
+        return sum(m.size for m in self.phases[self.phase].messages if m.src == peer.number)
 
     def counted(self) -> dict[str, int]:
         """What the endpoint's counters grew by since this was asked last."""
@@ -232,17 +256,23 @@ class Rank:
             if message.op == "read":
                 assert peer.inbox is not None
                 address, rkey = peer.remote_outbox
-                target = _part(peer.inbox, offset, message.size)
+                target = self._target(peer.inbox, offset, message.size)
                 peer.connection.post_read(now, self._wr_id, target, address + offset, rkey)
             elif message.op == "send":
-                peer.connection.post_send(now, self._wr_id, peer.sending[offset : offset + message.size])
+                peer.connection.post_send(now, self._wr_id, self._source(peer, offset, message.size))
             else:
                 address, rkey = peer.remote_inbox
                 imm = self.phase if message.op == "write_imm" else None
-                data = peer.sending[offset : offset + message.size]
+                data = self._source(peer, offset, message.size)
                 peer.connection.post_write(now, self._wr_id, data, address + offset, rkey, imm)
             peer.outstanding += 1
             self._posted[self._wr_id] = (peer, message, now)
+
+    def _source(self, peer: _Peer, offset: int, size: int) -> memoryview | int:
+        return size if self.phantom else peer.sending[offset : offset + size]
+
+    def _target(self, inbox: MemoryRegion, offset: int, size: int) -> memoryview | int:
+        return size if self.phantom else _part(inbox, offset, size)
 
     def _find_next_post(self) -> None:
         if self.interval:
@@ -255,15 +285,20 @@ class Rank:
             message, offset = peer.to_expect.popleft()
             peer.receives += 1
             self._wr_id += 1
-            buffer: memoryview | bytearray = bytearray(0)
+            buffer: memoryview | bytearray | int = bytearray(0)
             if message.op == "send" and message.size:
                 assert peer.inbox is not None
-                buffer = _part(peer.inbox, offset, message.size)
+                buffer = self._target(peer.inbox, offset, message.size)
             peer.connection.post_recv(now, self._wr_id, buffer)
             self._receives[self._wr_id] = (peer, message)
 
     def _name(self) -> str:
         return f"phase {self.phases[self.phase].name!r}" if self.phase >= 0 else "before the first phase"
+
+
+def _counted(size: int) -> str:
+    """What stands for a digest where bytes are only counted."""
+    return f"{size} bytes placed"
 
 
 def _part(region: MemoryRegion, offset: int, size: int) -> memoryview:

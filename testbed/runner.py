@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed import launched, nics, processes, virtual
+from testbed import fabrics, launched, nics, processes, simulated, virtual
 from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
 from testbed.progress import Watcher
 from testbed.report import RunResult, VariantResult
 from testbed.scenario import Scenario, ScenarioFile, Variant
+from testbed.sim.fabric import Fabric
 from testbed.workloads.base import Message, Phase, Workload, received_by, runnable, sent_by
 from transport import pcapfile
 from transport.clock import SECOND, US, Time, transmit_time
@@ -25,7 +26,13 @@ from transport.group import Group
 from transport.nic.dgram import SOCKETS
 from transport.nic.loopback import Network
 
-NETWORKS = (*SOCKETS, "loopback")
+NETWORKS = (*SOCKETS, "loopback", "sim")
+
+#: Those in virtual time, in this process: what they do depends on nothing but the seed.
+VIRTUAL = ("loopback", "sim")
+
+#: Bytes of a phase above which a simulated fabric carries only their number.
+_REAL_BYTES = 256 << 20
 
 
 def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Group | None = None) -> RunResult:
@@ -44,7 +51,7 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Gr
         result = results[variant.name]
         if variant.baseline is not None:
             compare(result.metrics, results[variant.baseline].metrics)
-        result.expect = judge(variant.expect, result.metrics, timed=on == "loopback")
+        result.expect = judge(variant.expect, result.metrics, timed=on in VIRTUAL)
     return RunResult(scenario.name, on, scenario.seed, list(results.values()))
 
 
@@ -52,11 +59,26 @@ def _run_variant(
     variant: Variant, on: str, watcher: Watcher, pcap: str, group: Group | None
 ) -> VariantResult:  # fmt: skip
     settings = variant.settings
-    scale = settings.udp.time_scale if on != "loopback" else 1.0
+    scale = 1.0 if on in VIRTUAL else settings.udp.time_scale
     workload = runnable(settings.workload.make(settings.seed, scale))
+    if settings.faults.cable and on != "sim":
+        raise ConfigError(f"faults.cable: allowed on sim only, --on {on} has no cables that could be named")
+    if on in VIRTUAL:
+        result = (_run_simulated if on == "sim" else _run_loopback)(variant, workload, watcher, pcap)
+    else:
+        result = _run_over_sockets(variant, workload, on, watcher, pcap, group)
+    if pcap:
+        _merge_captures(pcap, workload.ranks)
+    return result
+
+
+def _run_over_sockets(
+    variant: Variant, workload: Workload, on: str, watcher: Watcher, pcap: str, group: Group | None
+) -> VariantResult:  # fmt: skip
+    """Every rank a process. The rate is measured, in a phase before the others."""
+    settings = variant.settings
     notes = list(workload.notes)
-    # Loopback has the rate that the scenario gives it; over UDP it is measured, in a phase before the others.
-    measured = on != "loopback" and workload.ranks > 2
+    measured = workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
     ports = settings.transport.ports
     config = variant.config
@@ -64,34 +86,88 @@ def _run_variant(
         config = replace(config, control=CONTROL_WITHOUT_ECN)
         notes.append(f"cc {config.control}: none was named, and dgram sockets show no CE marks, which dctcp needs")
     job = Job(
-        phases, workload.ranks, settings.seed, config, settings.faults.plan(scale), pcap, ports,
+        phases, workload.ranks, settings.seed, config, settings.faults.plan(settings.udp.time_scale), pcap, ports,
         launched.addresses(group, workload.ranks, ports) if group is not None else (), on,
     )  # fmt: skip
-    if on != "loopback":
-        records, events = processes.run(job, settings.timeout_s, watcher, group)
-        rate = None
-        if measured:
-            rate = _measured_rate(records.pop(0))
-            notes.append(_rate_note(rate, phases[0].messages[0].src))
-            for record, phase in zip(records, workload.phases, strict=True):
-                record.ideal = shared_floor(phase, workload.ranks, rate)
-    else:
-        fabric = settings.fabric
-        rate = round(fabric.rate_gbps * 1e9)
-        network = Network(
-            rate, round(fabric.delay_us * US), fabric.queue, fabric.ecn, mtu=settings.transport.mtu, start=US
-        )  # fmt: skip
-        records, events = virtual.run(job, network, settings.timeout_s, watcher)
-        rate *= ports  # of all links to a rank
+    records, events = processes.run(job, settings.timeout_s, watcher, group)
+    if measured:
+        rate = _measured_rate(records.pop(0))
+        notes.append(_rate_note(rate, phases[0].messages[0].src))
         for record, phase in zip(records, workload.phases, strict=True):
-            record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, network.caps.base_rtt)
-    if pcap:
-        _merge_captures(pcap, workload.ranks)
-    line_rate = rate if on == "loopback" else None
-    values = summarize(records, line_rate, settings.transport.mtu)
+            record.ideal = shared_floor(phase, workload.ranks, rate)
+    return _result(variant, job, records, events, notes, None)
+
+
+def _run_loopback(variant: Variant, workload: Workload, watcher: Watcher, pcap: str) -> VariantResult:
+    """All ranks in this process, one link in front of each receiver."""
+    settings = variant.settings
+    fabric = settings.fabric
+    job = _virtual_job(variant, workload, pcap)
+    rate = round(fabric.rate_gbps * 1e9)
+    network = Network(
+        rate, round(fabric.delay_us * US), fabric.queue, fabric.ecn, mtu=settings.transport.mtu, start=US
+    )  # fmt: skip
+    records, events = virtual.run(job, network, settings.timeout_s, watcher)
+    rate *= job.ports  # of all links to a rank
+    for record, phase in zip(records, workload.phases, strict=True):
+        record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, network.caps.base_rtt)
+    result = _result(variant, job, records, events, list(workload.notes), rate)
+    result.metrics["eviction_share"] = _eviction_share(settings, result.metrics)
+    return result
+
+
+def _run_simulated(variant: Variant, workload: Workload, watcher: Watcher, pcap: str) -> VariantResult:
+    """All ranks in this process, over a whole fabric."""
+    settings = variant.settings
+    notes = list(workload.notes)
+    job = _virtual_job(variant, workload, pcap)
+    fabric = fabrics.spec(settings.fabric, workload.ranks, job.ports)
+    changes = fabrics.changes(settings.faults.cable, fabric.topology, settings.seed)
+    phantom = settings.fabric.phantom
+    if phantom is None:
+        phantom = max(phase.logical_bytes for phase in workload.phases) > _REAL_BYTES
+    if phantom:
+        notes.append("bytes: only their number was carried, and compared with the number placed")
+    job = replace(job, phantom=phantom)
+    world = simulated.World(job, fabric, changes, settings.timeout_s, watcher)
+    records, events = world.run()
+    rate = world.fabric.rate * job.ports
+    for record, phase in zip(records, workload.phases, strict=True):
+        record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, world.fabric.base_rtt)
+    result = _result(variant, job, records, events, notes, rate)
+    result.metrics["eviction_share"] = _eviction_share(settings, result.metrics)
+    result.metrics |= fabric_metrics(world.fabric)
+    return result
+
+
+def _virtual_job(variant: Variant, workload: Workload, pcap: str) -> Job:
+    settings = variant.settings
+    return Job(
+        workload.phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(1.0), pcap,
+        settings.transport.ports,
+    )  # fmt: skip
+
+
+def fabric_metrics(fabric: Fabric) -> dict[str, float | None]:
+    """What the switches of a simulated fabric counted."""
+    counted = fabric.counters()
+    return {
+        "packet_hops": counted["packets"],
+        "fabric_marked": counted["marked"],
+        "fabric_trimmed": counted["trimmed"],
+        "fabric_dropped": counted["dropped"] + counted["control_dropped"] + counted["headroom_drops"],
+        "fabric_lost": counted["lost_on_links"],
+        "pfc_pauses": counted["pauses"],
+    }
+
+
+def _result(
+    variant: Variant, job: Job, records: list[PhaseRecord], events: list[PathChange], notes: list[str], rate: int | None
+) -> VariantResult:  # fmt: skip
+    """rate: of all links to a rank, None if it is not known."""
+    values = summarize(records, rate, job.config.mtu)
     values |= path_metrics(job, records, events)
-    values["eviction_share"] = _eviction_share(settings, values) if on == "loopback" else None
-    return VariantResult(variant.name, records, values, [], notes, line_rate, settings.transport.mtu)
+    return VariantResult(variant.name, records, values, [], notes, rate, job.config.mtu)
 
 
 def link_floor(phase: Phase, ranks: int, rate: int, mtu: int, base_rtt: Time) -> Time:

@@ -5,7 +5,7 @@ Workloads have theirs in testbed/workloads/sections.py. The keys are explained i
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -70,16 +70,47 @@ class TransportSection(Section):
 
 
 class FabricSection(Section):
-    """The network of `--on loopback`; `--on udp` has the one that is there.
+    """The network of `--on loopback` and `--on sim`; the others have what is there.
 
-    rate_gbps: each receiver's link, 0 for infinitely fast. delay_us: one way. queue: bytes of the queue in front of the
-    link, ecn: bytes in it from which packets are marked; neither is limited if not given.
+    rate_gbps: each host's link, 0 for infinitely fast (loopback only). delay_us: one way, between neighbours. queue:
+    bytes of a queue, ecn: bytes in it from which packets are marked. Where they are not given, loopback does not limit
+    or mark, and sim has a queue of one bandwidth-delay product and marks between ecn_low and ecn_high, a fifth and four
+    fifths of that.
+
+    The rest is for sim. kind: the shape of the fabric. cable_us: delay of each cable, by default half of delay_us.
+    hosts: at least so many; hosts_per_leaf, spines, uplink_gbps: of dumbbell, leaf_spine and rail_optimised; rails: NICs
+    of a server; radix, oversubscription: of a fat_tree. switch: how switches choose among equal ways. trim, cut_through,
+    int_telemetry: what switches do. pfc_xoff, pfc_xon, pfc_headroom: bytes that came by one port at which its other end
+    is stopped, goes on, and may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch share, and
+    shared_alpha how much of what is left one queue may hold. phantom: bytes exist only in number; by default where all
+    messages of a phase have more than 256 MiB.
     """
 
     rate_gbps: Annotated[float, Field(ge=0, le=1600)] = 100.0
     delay_us: Annotated[float, Field(ge=0, le=1e6)] = 5.0
     queue: Size | None = None
     ecn: Size | None = None
+    kind: Literal["star", "dumbbell", "leaf_spine", "fat_tree", "rail_optimised"] = "star"
+    cable_us: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    hosts: Annotated[int, Field(ge=2, le=65534)] | None = None
+    hosts_per_leaf: Annotated[int, Field(ge=1, le=1024)] = 8
+    spines: Annotated[int, Field(ge=1, le=1024)] = 8
+    uplink_gbps: Annotated[float, Field(gt=0, le=6400)] | None = None
+    rails: Annotated[int, Field(ge=1, le=64)] = 8
+    radix: Annotated[int, Field(ge=2, le=128)] = 8
+    oversubscription: Annotated[int, Field(ge=1, le=64)] = 1
+    switch: Literal["ecmp", "spray", "adaptive"] = "ecmp"
+    ecn_low: Size | None = None
+    ecn_high: Size | None = None
+    trim: bool = True
+    cut_through: bool = True
+    int_telemetry: bool = False
+    pfc_xoff: Size = 0
+    pfc_xon: Size | None = None
+    pfc_headroom: Size = 0
+    shared_buffer: Size = 0
+    shared_alpha: Annotated[float, Field(ge=1 / 256, le=256)] = 1.0
+    phantom: bool | None = None
 
 
 class UdpSection(Section):
@@ -106,6 +137,20 @@ class PlaneFault(Section):
     end_us: Annotated[float, Field(gt=0)] | None = None
 
 
+class CableFault(Section):
+    """Cables of a simulated fabric, both directions, from `start_us` to `end_us` (or for good), counted from the start
+    of the first phase. cables: a pattern for their names, such as leaf*-spine0 (docs/simulator.md has the names); share:
+    of those that match, a random part. rate: share of the rate that is left; loss: probability of a frame; down: all."""
+
+    cables: str
+    share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    loss: Share = 0.0
+    down: bool = False
+    start_us: Annotated[float, Field(ge=0)] = 0.0
+    end_us: Annotated[float, Field(gt=0)] | None = None
+
+
 class FaultsSection(Section):
     """What happens to packets on top of the network, seeded.
 
@@ -123,6 +168,7 @@ class FaultsSection(Section):
     fifo: bool = False
     blackhole: list[Blackhole] = Field(default_factory=list)
     plane: list[PlaneFault] = Field(default_factory=list)
+    cable: list[CableFault] = Field(default_factory=list)
 
     def plan(self, scale: float) -> Faults:
         """The same as plain data, in picoseconds. All times are multiplied by `scale`."""

@@ -58,7 +58,7 @@ LAYERS = (
         ("transport.bootstrap", "transport.group"),
         ("bootstrap", "core"),
         (),
-        OUTSIDE_WORLD - {"select", "socket", "ssl", "time"},
+        OUTSIDE_WORLD - {"selectors", "socket", "ssl", "time"},
     ),
     Layer(
         "bootstrap of asyncio",
@@ -97,9 +97,16 @@ LAYERS = (
         OUTSIDE_WORLD - {"asyncio", "ssl"},
     ),
     Layer(
+        "simulator",
+        ("testbed.sim",),
+        ("simulator", "transport.packet", "transport.clock", "transport.errors", "transport.nic.base"),
+        ("cython",),
+        OUTSIDE_WORLD,
+    ),
+    Layer(
         "testbed",
         ("testbed",),
-        ("bootstrap", "cc", "core", "nic", "nic of asyncio", "driver", "telemetry", "testbed"),
+        ("bootstrap", "cc", "core", "nic", "nic of asyncio", "driver", "simulator", "telemetry", "testbed"),
         ("cython", "numpy", "pydantic", "rich", "typer"),
     ),
 )

@@ -22,6 +22,8 @@ cdef class Counters:
     cdef public long long probes_sent
     cdef public long long probes_received
     cdef public long long rejects_sent
+    cdef public long long trims_received
+    cdef public long long nacks_sent
     cdef public long long messages_delivered
     cdef public long long requests_completed
     cdef public long long requests_failed

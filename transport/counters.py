@@ -30,6 +30,8 @@ class Counters:
         self.probes_sent = 0
         self.probes_received = 0
         self.rejects_sent = 0
+        self.trims_received = 0
+        self.nacks_sent = 0
         self.messages_delivered = 0
         self.requests_completed = 0
         self.requests_failed = 0
@@ -75,6 +77,8 @@ NAMES: tuple[str, ...] = (
     "probes_sent",
     "probes_received",
     "rejects_sent",
+    "trims_received",
+    "nacks_sent",
     "messages_delivered",
     "requests_completed",
     "requests_failed",

@@ -4,6 +4,7 @@ cdef class Packet:
     cdef public int priority
     cdef public bint ack_request
     cdef public bint solicited
+    cdef public bint trimmed
     cdef public long long entropy
     cdef public long long qpn
     cdef public long long src_qpn
@@ -23,6 +24,7 @@ cdef class Packet:
     cdef public object dst
     cdef public object payload
     cdef public object control
+    cdef public list hops
     cpdef Packet copy(self)
     cpdef long long segment_length(self, long long index)
     cpdef Packet split(self, long long first, long long count)

@@ -10,7 +10,7 @@ The receiver of a Packet may read `payload` until the next call of `Nic.receive`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cython
 
@@ -37,19 +37,30 @@ PSN_MASK = 0xFFFFFF
 SEQ_MASK = 0xFFFFFFFF
 
 
+class Hop(NamedTuple):
+    """In-band telemetry of one output port (INT): bytes left in its queue, bytes it ever sent, when, and its rate in
+    bits per second."""
+
+    queue: int
+    sent: int
+    time: int
+    rate: int
+
+
 class Packet:
     """One segment or one run; see the module's text for what the fields of a run mean.
 
     src, dst: IP addresses as 4 or 16 bytes. entropy: the UDP source port, which is the path. qpn: the destination
     queue pair. tag: verification tag of a control payload. priority: CLASS_DATA or CLASS_CONTROL. length: payload
     bytes of the whole run. payload: a buffer, or None for bytes that exist only in number (the simulator).
-    control: the decoded control payload of CONTROL and DATAGRAM packets. Times are picoseconds.
+    control: the decoded control payload of CONTROL and DATAGRAM packets. trimmed: a switch has cut the payload off.
+    hops: one for each port on the way that stamped it, None where nobody does. Times are picoseconds.
     """
 
     __slots__ = (
-        "ack_request", "address", "control", "count", "dst", "ecn", "entropy", "kind", "length", "offset", "payload",
-        "priority", "psn", "qpn", "received_at", "rkey", "segment", "sent_at", "seq", "solicited", "src", "src_qpn",
-        "stride", "tag",
+        "ack_request", "address", "control", "count", "dst", "ecn", "entropy", "hops", "kind", "length", "offset",
+        "payload", "priority", "psn", "qpn", "received_at", "rkey", "segment", "sent_at", "seq", "solicited", "src",
+        "src_qpn", "stride", "tag", "trimmed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,6 +88,8 @@ class Packet:
         self.solicited = False
         self.sent_at = 0
         self.received_at = 0
+        self.trimmed = False
+        self.hops: list[Hop] | None = None
 
     def copy(self) -> Packet:
         """A second record of the same packet; the payload buffer is shared."""
@@ -129,7 +142,7 @@ class Packet:
 FIELDS: tuple[str, ...] = (
     "kind", "src", "dst", "entropy", "qpn", "src_qpn", "psn", "seq", "count", "segment", "length", "rkey", "address",
     "payload", "offset", "stride", "control", "tag", "ecn", "priority", "ack_request", "solicited", "sent_at",
-    "received_at",
+    "received_at", "trimmed", "hops",
 )  # fmt: skip
 
 #: A batch of packets. Hot signatures use this name: Cython takes a parametrised list for another type than `list`.

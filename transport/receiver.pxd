@@ -30,4 +30,5 @@ cdef class Receiver:
     cpdef long long transmit_ack(self, long long now, object out)
     cdef object _trigger(self, long long now, int space, long long sequence, long long psn, Packet packet)
     cdef object _schedule(self, long long now)
+    cdef object _on_trimmed(self, long long now, Packet packet)
     cdef object _reject(self, long long now, Packet packet)

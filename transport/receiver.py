@@ -23,6 +23,7 @@ from transport.control import (
     SPACE_DATA,
     Ack,
     Msg,
+    Nack,
     Receive,
     RecvAdvert,
     Reject,
@@ -96,6 +97,9 @@ class Receiver:
         state: cython.int
         context = self.context
         ledger = self.ledger
+        if packet.trimmed:
+            self._on_trimmed(now, packet)
+            return
         count: cython.longlong = packet.count
         fresh: cython.longlong = 0
         repeated: cython.longlong = 0
@@ -155,6 +159,19 @@ class Receiver:
             self.ack_now = True
         self.last_marked = marked
         self._schedule(now)
+
+    def _on_trimmed(self, now: cython.longlong, packet: Packet) -> None:
+        """The header of a segment whose payload a switch cut off: ask for it again, unless another copy has come."""
+        context = self.context
+        context.counters.trims_received += 1
+        state: cython.int = self.ledger.classify(unwrap(packet.seq, self.ledger.edge))
+        if state == 2:
+            context.counters.dropped_outside_window += 1
+        elif state == 0:
+            answer = context.packet(DATAGRAM, packet.entropy, 1, context.plane_of(packet))
+            answer.control = Nack(packet.seq, packet.psn, packet.entropy)
+            context.counters.nacks_sent += 1
+            self.connection.send_datagram(answer)
 
     def on_control_arrival(self, now: cython.longlong, packet: Packet) -> None:
         """A reliable control packet arrived, new or not: it must be acknowledged."""

@@ -1,0 +1,1 @@
+"""A fabric of switches and links in virtual time, behind the same Nic as real networks."""

@@ -1,0 +1,1 @@
+cpdef unsigned long long mix(unsigned long long value)

@@ -1,0 +1,26 @@
+"""Scrambling of 64-bit numbers: hashes of switches, order of events at one time, coins of queues.
+
+splitmix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014, section 3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import cython
+
+
+def mix(value: cython.ulonglong) -> cython.ulonglong:
+    """A number of 64 bits that depends on every bit of `value`. One-to-one."""
+    mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+    first: cython.ulonglong = 0xBF58476D1CE4E5B9
+    second: cython.ulonglong = 0x94D049BB133111EB
+    value = ((value ^ (value >> 30)) * first) & mask
+    value = ((value ^ (value >> 27)) * second) & mask
+    return value ^ (value >> 31)
+
+
+def seed_of(*parts: object) -> int:
+    """64 bits out of anything that has a text: the same in every process."""
+    text = " ".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

@@ -1,0 +1,70 @@
+"""A switch: finds the output port of a frame.
+
+Among equally short ways it takes the one that a hash of the 5-tuple with the switch's own seed says (ECMP), so that a
+source port is a path; or, without regard to it, a random one for every packet, or the less filled of two random ones.
+The last two are what switches do on their own, and the baseline for spraying by the sender.
+"""
+
+from __future__ import annotations
+
+import cython
+
+from testbed.sim.frame import Frame
+from testbed.sim.mix import mix
+from testbed.sim.port import Node, Port
+
+#: How a switch chooses among equal ways.
+ECMP = 0
+SPRAY = 1
+ADAPTIVE = 2
+MODES = {"ecmp": ECMP, "spray": SPRAY, "adaptive": ADAPTIVE}
+
+#: Hot signatures use this name: Cython takes a parametrised tuple for another type than `tuple`.
+Ports = tuple[Port, ...]
+
+
+class Switch(Node):
+    """number: among the edges, those that hosts are attached to; -1 for others. down: the ports to its hosts, by slot.
+    ways: the ports towards each edge, by its number. unreachable: frames for an edge that no port leads to."""
+
+    def __init__(self, name: str, mode: int, seed: int) -> None:
+        self.name = name
+        self.mode = mode
+        self.seed = seed
+        self.draws = seed
+        self.number = -1
+        self.down: list[Port] = []
+        self.ways: list[tuple[Port, ...]] = []
+        self.unreachable = 0
+
+    def arrive(self, frame: Frame, now: cython.longlong, ingress: object) -> None:
+        port: Port
+        if ingress is not None and frame.data and not ingress.take(frame, now):  # type: ignore[attr-defined]
+            return
+        if frame.edge == self.number:
+            port = self.down[frame.slot]
+        else:
+            ways: tuple[Port, ...] = self.ways[frame.edge]
+            count: cython.ulonglong = len(ways)
+            if count == 1:
+                port = ways[0]
+            else:
+                port = ways[self._choose(frame, ways, count)]
+        port.send(frame, now)
+
+    def _choose(self, frame: Frame, ways: Ports, count: cython.ulonglong) -> cython.longlong:
+        golden: cython.ulonglong = 0x9E3779B97F4A7C15
+        mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+        seed: cython.ulonglong = self.seed
+        drawn: cython.ulonglong
+        if self.mode == ECMP:
+            return (mix(frame.flow ^ seed) >> 16) % count
+        self.draws = (self.draws + golden) & mask
+        drawn = mix(self.draws)
+        one: cython.longlong = (drawn & 0xFFFFFF) % count
+        if self.mode == SPRAY:
+            return one
+        two: cython.longlong = ((drawn >> 32) & 0xFFFFFF) % count
+        first: Port = ways[one]
+        second: Port = ways[two]
+        return two if second.data.size < first.data.size else one
