@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -47,8 +48,9 @@ def from_connections(matrix: ConnectionMatrix, op: str, depth: int, scale: float
     A message that a trigger starts has those that fire it as its `after`. These are complete at their poster, so a
     `recv_done_trigger` fires as late as a `send_done_trigger`.
     """
+    exact = Fraction(scale)
     messages = tuple(
-        Message(c.src, c.dst, c.size, op, round((c.start or 0) * scale), awaited or ())
+        Message(c.src, c.dst, c.size, op, round((c.start or 0) * exact), awaited or ())
         for c, awaited in zip(matrix.connections, matrix.after(), strict=True)
     )
     notes = list(matrix.notes)

@@ -100,11 +100,11 @@ def parse(text: str, source: str) -> Topology:
 def write(topology: Topology) -> str:
     """The text of a file that htsim reads. ConfigError for what the format cannot say: a part of a Gb/s or of a ns."""
     head = [f"Nodes {topology.nodes}", f"Tiers {len(topology.tiers)}", f"Podsize {topology.podsize}"]
-    return "\n".join(["\n".join(head), *(_section(i, tier) for i, tier in enumerate(topology.tiers))])
+    return "\n\n".join(["\n".join(head), *(_section(i, tier) for i, tier in enumerate(topology.tiers))]) + "\n"
 
 
 def _section(number: int, tier: Tier) -> str:
-    words = [f"\nTier {number}"]
+    words = [f"Tier {number}"]
     for key in _KEYS:
         value = getattr(tier, key.field)
         if value is None or (key.field in ("oversubscribed", "bundle") and value == 1):
@@ -112,7 +112,7 @@ def _section(number: int, tier: Tier) -> str:
         if value % key.factor:
             raise ConfigError(f"tier {number}: {key.field} = {value}: allowed are multiples of {key.factor}")
         words.append(f"{key.name} {value // key.factor}")
-    return "\n".join(words) + "\n"
+    return "\n".join(words)
 
 
 class _Reader:
