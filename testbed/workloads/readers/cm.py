@@ -107,11 +107,12 @@ class ConnectionMatrix:
                 trigger = kinds[number]
                 before = signalled.setdefault(number, [])
                 before.append(i)
-                begun, needed = waiting.get(number, []), tuple(dict.fromkeys(before))
+                begun: list[int] = []
+                needed: tuple[int, ...] = ()
                 if trigger.kind == "multishot":
-                    begun, needed = begun[len(before) - 1 : len(before)], (i,)
-                elif len(before) != max(1, trigger.count):
-                    begun = []
+                    begun, needed = waiting.get(number, [])[len(before) - 1 : len(before)], (i,)
+                elif len(before) == max(1, trigger.count):
+                    begun, needed = waiting.get(number, []), tuple(dict.fromkeys(before))
                 for j in begun:
                     found[j] = needed
                 done += begun

@@ -201,6 +201,15 @@ def test_a_barrier_waits_for_all_its_signals() -> None:
     assert workload.notes[1:] == ("recv_done_trigger: fires when the sender knows, as send_done_trigger does",)
 
 
+def test_connections_behind_a_wide_barrier_share_what_they_wait_for() -> None:
+    lines = [f"{i}->0 id {i} start 0 size 1 send_done_trigger 1" for i in range(1, 3001)]
+    lines += [f"0->{i} id {i + 5000} trigger 1 size 1" for i in range(1, 3001)]
+    text = f"Nodes 4000\nConnections 6000\nTriggers 1\n{chr(10).join(lines)}\ntrigger id 1 barrier count 3000\n"
+    waits = parse(text, "m").after()
+    assert waits[3000] == tuple(range(3000))
+    assert {id(awaited) for awaited in waits[3000:]} == {id(waits[3000])}
+
+
 def test_both_ends_of_a_connection_may_signal_one_barrier() -> None:
     matrix = parse(
         body(
