@@ -119,8 +119,8 @@ def test_every_file_of_a_package_is_shipped() -> None:
 
 
 def test_data_made_by_others_comes_with_a_notice() -> None:
-    folders = {path.parent for path in FILES if path.suffix == ".csv"}
-    folders |= {path.parent for path in (ROOT / "tests").rglob("*.pcap")}
+    folders = {path.parent for path in FILES if path.suffix in (".csv", ".cm")}
+    folders |= {path.parent for path in (ROOT / "tests").rglob("*") if path.suffix in (".pcap", ".cm")}
     assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not list(folder.glob("NOTICE*"))] == []
 
 

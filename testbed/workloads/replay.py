@@ -1,14 +1,16 @@
-"""Workloads out of files: byte matrices and routing traces, read by testbed.workloads.readers."""
+"""Workloads out of files: byte matrices, connection matrices and routing traces, read by testbed.workloads.readers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
 from testbed.units import MAX_SIZE
-from testbed.workloads.base import Bytes, Phase, Workload
+from testbed.workloads.base import Bytes, Message, Phase, Workload
 from testbed.workloads.moe import Vectors, exchange, experts_per_rank, messages
+from testbed.workloads.readers.cm import ConnectionMatrix
 from testbed.workloads.readers.trace import Trace
 from testbed.workloads.routing import Counts, gini
 from transport.errors import ConfigError
@@ -38,6 +40,31 @@ def from_matrix(values: Bytes, ranks: int, unit: float, op: str) -> Workload:
         f"{to.max() / to.mean():.3f} (rank {to.argmax()}), Gini {gini(to):.4f}"
     ]
     return Workload(ranks, (Phase("matrix", messages(sizes, 1, op)),), tuple(notes))
+
+
+def from_connections(matrix: ConnectionMatrix, op: str, depth: int, scale: float) -> Workload:
+    """One phase with a message for each connection, in the order of the file. scale: starts are multiplied by it.
+
+    A message that a trigger starts has those that fire it as its `after`. These are complete at their poster, so a
+    `recv_done_trigger` fires as late as a `send_done_trigger`.
+    """
+    exact = Fraction(scale)
+    messages = tuple(
+        Message(c.src, c.dst, c.size, op, round((c.start or 0) * exact), awaited or ())
+        for c, awaited in zip(matrix.connections, matrix.after(), strict=True)
+    )
+    notes = list(matrix.notes)
+    if any(c.recv_done_trigger for c in matrix.connections):
+        notes.append("recv_done_trigger: fires when the sender knows, as send_done_trigger does")
+    multishot = {trigger.id for trigger in matrix.triggers if trigger.kind == "multishot"}
+    shot = sum(c.trigger in multishot for c in matrix.connections)
+    if shot:
+        notes.append(f"multishot: each of {shot} connections waits for a fixed one of those that fire its trigger")
+    if matrix.failures:
+        notes.append(f"failures: {len(matrix.failures)} dead links are not modelled")
+    if any(c.priority is not None for c in matrix.connections):
+        notes.append("prio: priorities are not modelled")
+    return Workload(matrix.nodes, (Phase("connections", messages, depth),), tuple(notes))
 
 
 def from_trace(trace: Trace, ranks: int, passes: int, layers: Sequence[int], vectors: Vectors) -> Workload:

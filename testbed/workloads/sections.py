@@ -13,11 +13,14 @@ from pydantic import Field
 from testbed.sections import Section, Size
 from testbed.workloads import basic, collectives, exchange, measured, moe, presets, replay, skew
 from testbed.workloads.base import Workload
-from testbed.workloads.readers import counts, matrix, trace
-from testbed.workloads.readers.files import read_text
+from testbed.workloads.readers import cm, counts, matrix, trace
+from testbed.workloads.readers.files import PACKAGE, packaged, read_text
 from testbed.workloads.routing import Floats, Popularity
 from transport.clock import US
 from transport.errors import ConfigError
+
+#: Ranks of a connection matrix: hosts that say nothing cost little.
+MOST_HOSTS = 16384
 
 Op: TypeAlias = Literal["write", "write_imm", "send", "read"]
 Ranks: TypeAlias = Annotated[int, Field(ge=2, le=256)]
@@ -253,17 +256,19 @@ class PresetWorkload(WorkloadSection):
 
 
 class FileSection(WorkloadSection):
-    """Base of the kinds that read a file."""
+    """Base of the kinds that read a file: its path, or "package:" and the name of one that comes with the package."""
 
     file: str
 
     def found_in(self, folder: Path) -> FileSection:
         """The same with the path of the file as it is from here: in the scenario's folder if it is there."""
+        if self.file.startswith(PACKAGE):
+            return self
         inside = os.path.join(folder, self.file)
         return self.model_copy(update={"file": inside}) if os.path.exists(inside) else self
 
     def text(self) -> str:
-        return read_text(Path(self.file))
+        return packaged(self.file) if self.file.startswith(PACKAGE) else read_text(Path(self.file))
 
     def check(self) -> None:
         self.make(0, 1.0)
@@ -347,10 +352,31 @@ class TraceWorkload(FileSection):
         return replace(workload, notes=(*filter(None, told), *workload.notes))
 
 
+class ConnectionsWorkload(FileSection):
+    """A connection matrix of htsim. unit: of its `start`. lenient: what its header gets wrong is noted, not refused."""
+
+    kind: Literal["cm"]
+    unit: cm.Unit = "us"
+    lenient: bool = False
+    op: Op = "write"
+    depth: Annotated[int, Field(ge=1, le=1024)] = 1024
+
+    @property
+    def outstanding(self) -> int:
+        return self.depth
+
+    def make(self, seed: int, scale: float) -> Workload:
+        found = cm.parse(self.text(), self.file, self.unit, self.lenient)
+        if found.nodes > MOST_HOSTS:
+            raise ConfigError(f"{self.file}: Nodes {found.nodes}: allowed are 2 to {MOST_HOSTS}")
+        return replay.from_connections(found, self.op, self.depth, scale)
+
+
 AnyWorkload: TypeAlias = Annotated[
     Union[  # noqa: UP007  pydantic reads the Union
         PairWorkload, IncastWorkload, OneToNWorkload, PermutationWorkload, AllToAllWorkload, AllReduceWorkload,
         ExchangeWorkload, MoeWorkload, PresetWorkload, CountsWorkload, MatrixWorkload, TraceWorkload,
+        ConnectionsWorkload,
     ],
     Field(discriminator="kind"),
 ]  # fmt: skip

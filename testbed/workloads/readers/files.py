@@ -1,15 +1,19 @@
 """The text of an input file, or a ConfigError that says what the file is instead.
 
 A pickle is refused, since loading one runs code that it contains. A Git LFS pointer is what a clone without LFS has in
-the place of a large file.
+the place of a large file. Files that come with the package have names that begin with "package:".
 """
 
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 
 from transport.errors import ConfigError
+
+#: In front of the name of a file that comes with the package.
+PACKAGE = "package:"
 
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
 #: The first bytes of what the protocols 0 and 1, which have no signature, write for a dict, a list, and objects.
@@ -36,6 +40,15 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise ConfigError(f"{path}: it is empty")
     return text
+
+
+def packaged(name: str) -> str:
+    """The text of "package:NAME", a connection matrix in testbed/workloads/data/cm."""
+    folder = resources.files("testbed.workloads").joinpath("data", "cm")
+    known = sorted(item.name for item in folder.iterdir() if item.name.endswith(".cm"))
+    if name.removeprefix(PACKAGE) not in known:
+        raise ConfigError(f"{name!r} does not come with the package; known: {', '.join(known)}")
+    return folder.joinpath(name.removeprefix(PACKAGE)).read_text(encoding="utf-8")
 
 
 def whole(text: str) -> int | None:

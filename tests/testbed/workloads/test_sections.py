@@ -10,9 +10,10 @@ import pytest
 
 from testbed import runner, scenario
 from testbed.progress import Silent
-from testbed.workloads.base import Workload
+from testbed.workloads.base import Message, Workload, runnable
 from testbed.workloads.presets import PRESETS
 from testbed.workloads.sections import KINDS, PresetWorkload
+from transport.clock import US
 from transport.errors import ConfigError
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -72,6 +73,13 @@ def made(kind: str, *keys: str) -> Workload:
         ("counts", ['file = "moe/eplb_readme_2x12.csv"', "top_k = 2"], "ranks = 8: there are 12 experts, allowed are"),
         ("counts", ['file = "moe/eplb_readme_2x12.csv"', "top_k = 2", "layers = [2]"], "layer = 2: allowed are 0, 1"),
         ("counts", ['file = "moe/eplb_readme_2x12.csv"', 'model = "x"'], "line 6: workload: model = 'x': allowed are"),
+        ("cm", [], "key workload.file is missing"),
+        ("cm", ['file = "htsim/one.cm"', 'unit = "ns"'], "line 6: workload.unit = 'ns': input should be 'us' or 'ps'"),
+        ("cm", ['file = "htsim/one.cm"', "ranks = 16"], "line 6: key workload.ranks is unknown; known: file, kind"),
+        ("cm", ['file = "htsim/one.cm"', "depth = 1025"], "line 6: workload.depth = 1025"),
+        ("cm", ['file = "htsim/uet_a2a.cm"'], r"line 5: workload: .*uet_a2a\.cm, line 2: Connections 3600: the file"),
+        ("cm", ['file = "package:none.cm"'], "line 5: workload: 'package:none.cm' does not come with the package; kno"),
+        ("cm", ['file = "package:../NOTICE.md"'], "'package:../NOTICE.md' does not come with the package"),
         ("trace", ['file = "ucc/transfer_matrix_8"'], r"transfer_matrix_8, line 1: not JSON"),
         ("trace", ['file = "pcap/rxe_kernel_6.1.pcap"'], r"rxe_kernel_6\.1\.pcap, line 1: byte 0xb2 is not UTF-8"),
     ],
@@ -90,7 +98,7 @@ def test_more_messages_outstanding_than_the_send_queue_holds_are_refused() -> No
 def test_every_kind_has_a_section_of_its_name() -> None:
     assert list(KINDS) == [
         "pair", "incast", "one_to_n", "permutation", "alltoall", "allreduce", "m2n", "moe", "moe_preset", "counts",
-        "matrix", "trace",
+        "matrix", "trace", "cm",
     ]  # fmt: skip
 
 
@@ -172,6 +180,45 @@ def test_a_matrix_in_which_rank_0_is_silent_is_run_and_one_without_traffic_refus
     (tmp_path / "m").write_text("5 0\n0 5\n")
     with pytest.raises(ConfigError, match="no rank has anything to send"):
         parsed("matrix", f'file = "{tmp_path}/m"')
+
+
+def test_a_connection_matrix_is_one_phase_with_its_starts_triggers_and_notes() -> None:
+    workload = made("cm", 'file = "htsim/reps_alltoall4.cm"', 'unit = "ps"', 'op = "write_imm"', "depth = 4")
+    (phase,) = runnable(workload).phases
+    assert (workload.ranks, len(phase.messages), phase.depth, phase.interval) == (32, 992, 4, 0)
+    assert phase.messages[0] == Message(26, 5, 2_000_000, "write_imm", start=1_000_000)
+    assert phase.messages[4] == Message(26, 10, 2_000_000, "write_imm", after=(0,))
+    assert workload.notes[0] == "start: read as picoseconds, the last is 1 us"
+
+
+def test_a_connection_matrix_with_a_wrong_header_is_read_if_asked() -> None:
+    workload = made("cm", 'file = "htsim/uet_a2a.cm"', "lenient = true")
+    assert (workload.ranks, len(workload.phases[0].messages)) == (16, 240)
+    assert workload.notes[0].startswith("warning: ")
+
+
+def test_a_file_of_the_package_is_named_by_its_prefix() -> None:
+    workload = made("cm", 'file = "package:movehot_us.cm"')
+    (phase,) = workload.phases
+    assert (workload.ranks, phase.depth, phase.messages[0].op) == (128, 1024, "write")
+    assert sorted({m.start // US for m in phase.messages}) == [0, 300, 600, 900]
+    section = parsed("cm", 'file = "package:movehot_us.cm"').variants[0].settings.workload
+    assert sorted({m.start // US for m in section.make(1, 2.5).phases[0].messages}) == [0, 750, 1500, 2250]
+
+
+def test_a_connection_matrix_may_have_more_hosts_than_other_kinds_have_ranks(tmp_path: Path) -> None:
+    line = "Connections 1\n0->16383 start 0 size 1\n"
+    (tmp_path / "m.cm").write_text("Nodes 16384\n" + line)
+    assert made("cm", f'file = "{tmp_path}/m.cm"').ranks == 16384
+    (tmp_path / "m.cm").write_text("Nodes 16385\n" + line)
+    with pytest.raises(ConfigError, match=r"m\.cm: Nodes 16385: allowed are 2 to 16384"):
+        parsed("cm", f'file = "{tmp_path}/m.cm"')
+
+
+def test_a_connection_matrix_without_starts_or_triggers_is_run() -> None:
+    result = run("cm", 'file = "htsim/one.cm"')
+    assert [phase["logical_bytes"] for phase in result["phases"]] == [2_000_000]
+    assert result["notes"] == ["start: read as microseconds, the last is 0 us"]
 
 
 def test_counts_of_a_file_are_run() -> None:
