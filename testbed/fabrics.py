@@ -84,7 +84,10 @@ def changes(faults: Sequence[CableFault], shape: Topology, seed: int) -> list[Ca
             count = max(1, round(len(matching) * fault.share))
             matching = random.Random(f"{seed} cable fault {number}").sample(matching, count)
         ports = tuple(
-            port for name in matching for one, other in [name.split("-")] for port in (f"{one}>{other}", f"{other}>{one}")
+            port
+            for name in matching
+            for one, other in [name.split("-")]
+            for port in (f"{one}>{other}", f"{other}>{one}")
         )
         rate = 1.0 if fault.rate is None else fault.rate
         found.append(CableChange(round(fault.start_us * US), ports, rate, fault.loss, not fault.down))

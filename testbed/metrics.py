@@ -62,6 +62,12 @@ METRICS: dict[str, Metric] = {
     "timeouts": Metric("retransmission timeouts"),
     "marked_packets": Metric("data packets received with CE"),
     "paths_used": Metric("most paths that one rank used in a phase"),
+    "packet_hops": Metric("sim: data packets that crossed a link, counted on each"),
+    "fabric_marked": Metric("sim: data packets that switches marked"),
+    "fabric_trimmed": Metric("sim: data packets that switches trimmed"),
+    "fabric_dropped": Metric("sim: frames that queues had no room for"),
+    "fabric_lost": Metric("sim: frames that links lost"),
+    "pfc_pauses": Metric("sim: times that a port was paused"),
 }
 
 

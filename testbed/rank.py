@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.errors import RunError
 from testbed.workloads.base import Message, Phase, payload
@@ -42,6 +42,14 @@ def addresses_of(rank: int, ports: int) -> tuple[bytes, ...]:
     return tuple(address_of(rank, plane) for plane in range(ports))
 
 
+class _Item(NamedTuple):
+    """A message with its offset in the buffer of its pair, and its place in the phase."""
+
+    message: Message
+    offset: int
+    place: int
+
+
 class _Peer:
     """What a rank has towards one other: a connection, and a buffer in each direction for the largest phase."""
 
@@ -56,8 +64,8 @@ class _Peer:
         self.remote_outbox = (0, 0)
         # Of the current phase:
         self.sending: memoryview = memoryview(b"")
-        self.to_post: deque[tuple[Message, int]] = deque()
-        self.to_expect: deque[tuple[Message, int]] = deque()
+        self.to_post: deque[_Item] = deque()
+        self.to_expect: deque[_Item] = deque()
         self.outstanding = 0
         self.receives = 0
         self.next_post = 0
@@ -74,16 +82,24 @@ class Rank:
         self.endpoint = endpoint
         self.seed = seed
         self.phantom = phantom
-        self.phases = [
-            replace(phase, messages=tuple(m for m in phase.messages if number in (m.src, m.dst))) for phase in phases
-        ]
+        self.phases = []
+        self._places: list[list[int]] = []  # of own messages in the whole phase
+        for phase in phases:
+            places = [i for i, m in enumerate(phase.messages) if number in (m.src, m.dst)]
+            self._places.append(places)
+            self.phases.append(replace(phase, messages=tuple(phase.messages[i] for i in places)))
+        #: Told of each message of the phase that this rank posted and that is complete, if set.
+        self.announce: Callable[[int, Time], None] | None = None
+        self._gated: dict[int, tuple[_Peer, _Item]] = {}
+        self._begun = 0
+        self._timed = False
         self.phase = -1
         self.depth = 1
         self.interval = 0
         self.waiting_for = 0
         self.next_post = NEVER
         self.rows: list[tuple[int, int, int, int, int]] = []
-        self._posted: dict[int, tuple[_Peer, Message, Time]] = {}
+        self._posted: dict[int, tuple[_Peer, _Item, Time]] = {}
         self._receives: dict[int, tuple[_Peer, Message]] = {}
         self._wr_id = 0
         self._counters = endpoint.counters()
@@ -142,10 +158,15 @@ class Rank:
         self.rows = []
         self._placed = self.endpoint.totals.bytes_placed
         sent = {}
+        self._gated = {}
+        self._timed = any(m.start for m in plan.messages)
+        flows: dict[tuple[int, int], list[tuple[Message, int]]] = {}
+        for message, place in zip(plan.messages, self._places[phase], strict=True):
+            flows.setdefault((message.src, message.dst), []).append((message, place))
         for peer in self._peers.values():
-            out = [m for m in plan.messages if m.dst == peer.number]
-            into = [m for m in plan.messages if m.src == peer.number]
-            size = sum(m.size for m in out)
+            out = _placed(flows.get((self.number, peer.number), []))
+            into = _placed(flows.get((peer.number, self.number), []))
+            size = sum(item.message.size for item in out)
             if size and self.phantom:
                 sent[str(peer.number)] = _counted(size)
             elif size:
@@ -154,16 +175,21 @@ class Rank:
                 peer.sending = memoryview(data)
                 if peer.outbox is not None and peer.outbox.view is not None:
                     peer.outbox.view[:size] = data
-            peer.to_post = deque(item for item in _placed(out) if item[0].op != "read")
-            peer.to_post.extend(item for item in _placed(into) if item[0].op == "read")
-            peer.to_expect = deque(item for item in _placed(into) if item[0].wakes)
+            posting = [item for item in out if item.message.op != "read"]
+            posting += [item for item in into if item.message.op == "read"]
+            for item in posting:
+                if item.message.after:
+                    self._gated[item.place] = (peer, item)
+            peer.to_post = deque(item for item in posting if not item.message.after)
+            peer.to_expect = deque(item for item in into if item.message.wakes)
             peer.outstanding = 0
-            self.waiting_for += len(peer.to_post) + len(peer.to_expect)
+            self.waiting_for += len(posting) + len(peer.to_expect)
             self._post_receives(peer, now)
         return sent
 
     def start(self, now: Time) -> None:
         """Post the first requests to every peer."""
+        self._begun = now
         for peer in self._peers.values():
             peer.next_post = now
         self.handle_timeout(now)
@@ -183,9 +209,11 @@ class Rank:
             )
         posted = self._posted.pop(completion.wr_id, None)
         if posted is not None:
-            peer, message, at = posted
+            peer, (message, _, place), at = posted
             self.rows.append((message.src, message.dst, message.size, at, now))
             peer.outstanding -= 1
+            if self.announce is not None:
+                self.announce(place, now)
             self._post(peer, now)
             self._find_next_post()
         else:
@@ -200,6 +228,13 @@ class Rank:
             self._post_receives(peer, now)
         self.waiting_for -= 1
 
+    def release(self, place: int, now: Time) -> None:
+        """What the message at that place of the phase waited for is complete."""
+        peer, item = self._gated.pop(place)
+        peer.to_post.append(item)
+        self._post(peer, now)
+        self._find_next_post()
+
     @property
     def done(self) -> bool:
         """Whether every request of this rank has completed and everything it must be woken for has come."""
@@ -209,7 +244,7 @@ class Rank:
         """What is still waited for, for an error."""
         sends = ", ".join(sorted({f"rank {peer.number}" for peer, _, _ in self._posted.values()}, key=str)) or "none"
         receives = ", ".join(sorted({f"rank {peer.number}" for peer, _ in self._receives.values()}, key=str)) or "none"
-        unposted = sum(len(peer.to_post) for peer in self._peers.values())
+        unposted = sum(len(peer.to_post) for peer in self._peers.values()) + len(self._gated)
         return (
             f"{self._name()}: requests outstanding with {sends}; messages missing from {receives}; {unposted} requests "
             "not posted yet"
@@ -249,9 +284,15 @@ class Rank:
             peer.connection.close(now)
 
     def _post(self, peer: _Peer, now: Time) -> None:
-        while peer.to_post and peer.outstanding < self.depth and peer.next_post <= now:
+        while (
+            peer.to_post
+            and peer.outstanding < self.depth
+            and peer.next_post <= now
+            and self._begun + peer.to_post[0].message.start <= now
+        ):
             peer.next_post += self.interval
-            message, offset = peer.to_post.popleft()
+            item = peer.to_post.popleft()
+            message, offset, _ = item
             self._wr_id += 1
             if message.op == "read":
                 assert peer.inbox is not None
@@ -266,7 +307,7 @@ class Rank:
                 data = self._source(peer, offset, message.size)
                 peer.connection.post_write(now, self._wr_id, data, address + offset, rkey, imm)
             peer.outstanding += 1
-            self._posted[self._wr_id] = (peer, message, now)
+            self._posted[self._wr_id] = (peer, item, now)
 
     def _source(self, peer: _Peer, offset: int, size: int) -> memoryview | int:
         return size if self.phantom else peer.sending[offset : offset + size]
@@ -275,14 +316,20 @@ class Rank:
         return size if self.phantom else _part(inbox, offset, size)
 
     def _find_next_post(self) -> None:
-        if self.interval:
-            waiting = [p.next_post for p in self._peers.values() if p.to_post and p.outstanding < self.depth]
-            self.next_post = min(waiting, default=NEVER)
+        if self.interval or self._timed:
+            self.next_post = min(
+                (
+                    max(p.next_post, self._begun + p.to_post[0].message.start)
+                    for p in self._peers.values()
+                    if p.to_post and p.outstanding < self.depth
+                ),
+                default=NEVER,
+            )
 
     def _post_receives(self, peer: _Peer, now: Time) -> None:
         """Keep as many receives posted as the receive queue holds, in the order the messages will come."""
         while peer.to_expect and peer.receives < self.endpoint.config.rq_depth:
-            message, offset = peer.to_expect.popleft()
+            message, offset, _ = peer.to_expect.popleft()
             peer.receives += 1
             self._wr_id += 1
             buffer: memoryview | bytearray | int = bytearray(0)
@@ -306,11 +353,11 @@ def _part(region: MemoryRegion, offset: int, size: int) -> memoryview:
     return region.view[offset : offset + size]
 
 
-def _placed(messages: Sequence[Message]) -> list[tuple[Message, int]]:
-    """Messages of one pair with the offset of each in the buffer of the pair."""
+def _placed(messages: Sequence[tuple[Message, int]]) -> list[_Item]:
+    """Messages of one pair, with their places in the phase, in the order in which they may start."""
     placed, offset = [], 0
-    for message in messages:
-        placed.append((message, offset))
+    for message, place in sorted(messages, key=lambda item: item[0].start):
+        placed.append(_Item(message, offset, place))
         offset += message.size
     return placed
 

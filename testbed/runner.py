@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed import fabrics, launched, nics, processes, simulated, virtual
+from testbed import fabrics, gates, launched, nics, processes, simulated, virtual
 from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
 from testbed.progress import Watcher
@@ -63,6 +63,7 @@ def _run_variant(
     workload = runnable(settings.workload.make(settings.seed, scale))
     if settings.faults.cable and on != "sim":
         raise ConfigError(f"faults.cable: allowed on sim only, --on {on} has no cables that could be named")
+    gates.check(workload.phases, on in VIRTUAL)
     if on in VIRTUAL:
         result = (_run_simulated if on == "sim" else _run_loopback)(variant, workload, watcher, pcap)
     else:

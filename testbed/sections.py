@@ -78,10 +78,10 @@ class FabricSection(Section):
     fifths of that.
 
     The rest is for sim. kind: the shape of the fabric. cable_us: delay of each cable, by default half of delay_us.
-    hosts: at least so many; hosts_per_leaf, spines, uplink_gbps: of dumbbell, leaf_spine and rail_optimised; rails: NICs
-    of a server; radix, oversubscription: of a fat_tree. switch: how switches choose among equal ways. trim, cut_through,
-    int_telemetry: what switches do. pfc_xoff, pfc_xon, pfc_headroom: bytes that came by one port at which its other end
-    is stopped, goes on, and may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch share, and
+    hosts: at least so many; hosts_per_leaf, spines, uplink_gbps: of dumbbell, leaf_spine and rail_optimised; rails:
+    NICs of a server; radix, oversubscription: of a fat_tree. switch: how switches choose among equal ways. trim,
+    cut_through, int_telemetry: what switches do. pfc_xoff, pfc_xon, pfc_headroom: bytes that came by one port at which
+    its other end is stopped, goes on, and may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch share, and
     shared_alpha how much of what is left one queue may hold. phantom: bytes exist only in number; by default where all
     messages of a phase have more than 256 MiB.
     """
@@ -139,8 +139,9 @@ class PlaneFault(Section):
 
 class CableFault(Section):
     """Cables of a simulated fabric, both directions, from `start_us` to `end_us` (or for good), counted from the start
-    of the first phase. cables: a pattern for their names, such as leaf*-spine0 (docs/simulator.md has the names); share:
-    of those that match, a random part. rate: share of the rate that is left; loss: probability of a frame; down: all."""
+    of the first phase. cables: a pattern for their names, such as leaf*-spine0 (docs/simulator.md has the names);
+    share: of those that match, a random part. rate: share of the rate that is left; loss: probability that a frame is
+    lost; down: all are."""
 
     cables: str
     share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None

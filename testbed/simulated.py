@@ -1,7 +1,7 @@
 """Runs a job with all ranks in this process, over a simulated fabric, in virtual time.
 
-The same job, fabric and seed give the same result to the bit, on any machine, compiled or interpreted. A host takes part
-only when something happens to it: a packet comes, its port has room, or a timer is due.
+The same job, fabric and seed give the same result to the bit, on any machine, compiled or interpreted. A host takes
+part only when something happens to it: a packet comes, its port has room, or a timer is due.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from testbed import nics
 from testbed.errors import RunError
+from testbed.gates import Gates
 from testbed.job import Job, Outcome, PathChange, assemble, drain_events
 from testbed.metrics import PhaseRecord
 from testbed.progress import Watcher
@@ -153,6 +154,10 @@ class World:
             end.on_room = host.settle
         return host
 
+    def _wake(self, number: int, now: Time) -> None:
+        """A host has something new to send."""
+        self.loop.arm(self.hosts[number], now)
+
     def finished(self) -> None:
         """A rank is done with the phase."""
         self.waiting -= 1
@@ -177,6 +182,7 @@ class World:
             self.waiting = sum(not host.done for host in self.hosts)
             if number == 0:
                 self._begin()
+            Gates(phase, [host.rank for host in self.hosts], self._wake)
             for host in self.hosts:
                 host.rank.start(loop.now)
             for host in self.hosts:

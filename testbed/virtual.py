@@ -10,6 +10,7 @@ import time
 
 from testbed import nics
 from testbed.errors import RunError
+from testbed.gates import Gates
 from testbed.job import Job, Outcome, PathChange, assemble, drain_events
 from testbed.metrics import PhaseRecord
 from testbed.progress import Watcher
@@ -86,6 +87,7 @@ class World:
             if number == 0:
                 for nic in self.nics:
                     nic.begin(self.network.now())
+            Gates(phase, [host.rank for host in self.hosts])
             for host in self.hosts:
                 host.rank.start(self.network.now())
             self._drive()

@@ -27,7 +27,7 @@ class FabricSpec:
     after the other. mode: one of testbed.sim.switch.MODES."""
 
     topology: Topology
-    queue: QueueSpec = QueueSpec()
+    queue: QueueSpec
     mode: str = "ecmp"
     planes: int = 1
     pfc: PfcSpec | None = None
@@ -145,7 +145,10 @@ class Fabric:
                     )
             last = max((port.link.delay for port in edge.down), default=0)
             farthest = max(
-                [farthest, *(delay[one.name] + last + one.down[0].link.delay for one in self.edges if one.name in delay)]
+                [
+                    farthest,
+                    *(delay[one.name] + last + one.down[0].link.delay for one in self.edges if one.name in delay),
+                ]
             )
         self._check_connected()
         return farthest
@@ -186,4 +189,3 @@ class Fabric:
 
 def _ends(cable: Cable) -> tuple[tuple[str, str], tuple[str, str]]:
     return (cable.one, cable.other), (cable.other, cable.one)
-

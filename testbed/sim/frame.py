@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import cython
-
 from transport.packet import Packet
 
 if TYPE_CHECKING:
@@ -14,9 +12,9 @@ if TYPE_CHECKING:
 
 class Frame:
     """size: bytes on a link. flow: hash of the 5-tuple. edge, slot: the destination's switch, and its port there. data:
-    it is in the data class. arrives: at the end of its link; tail: when its last bit does, which is later where switches
-    cut through. ingress: whose bytes it counts for in the switch that holds it, with PFC. following: the next one in
-    the queue or on the link that it is in."""
+    it is in the data class. arrives: at the end of its link; tail: when its last bit does, which is later where
+    switches cut through. ingress: whose bytes it counts for in the switch that holds it, with PFC. following: the next
+    one in the queue or on the link that it is in."""
 
     def __init__(self) -> None:
         self.packet: Packet = None  # type: ignore[assignment]
@@ -68,14 +66,14 @@ class Queue:
         if self.first is None:
             self.first = frame
         else:
-            last: Frame = self.last
+            last: Frame = self.last  # type: ignore[assignment]
             last.following = frame
         self.last = frame
         self.size += frame.size
 
     def pop(self) -> Frame:
         """The first; there must be one."""
-        frame: Frame = self.first
+        frame: Frame = self.first  # type: ignore[assignment]
         self.first = frame.following
         frame.following = None
         self.size -= frame.size

@@ -8,6 +8,7 @@ cannot be seen any more by a copy that is still on its way, since the receiver p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
 import cython
 
 from testbed.sim.frame import Frame, Frames
@@ -33,8 +34,9 @@ class Attachment:
 
 
 class HostPort(Waiting):
-    """Where the frames of a host enter and leave its fabric. number: among all host ports. others: where every host port
-    is attached, by number: those of all hosts on the first plane, then on the second, and so on; hosts: on a plane."""
+    """Where the frames of a host enter and leave its fabric. number: among all host ports. others: where every host
+    port is attached, by number: those of all hosts on the first plane, then on the second, and so on; hosts: on a
+    plane."""
 
     def __init__(self, number: int, hosts: int, loop: Loop, frames: Frames, others: list[Attachment]) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""Priority flow control of the data class (IEEE 802.1Qbb): a switch stops the port that feeds it before it must drop."""
+"""Priority flow control (IEEE 802.1Qbb) of the data class: a switch stops the port that feeds it before it drops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from testbed.sim.port import Port
 
 class Ingress(Event):
     """The data frames in a switch that came by one of its ports, in bytes. At `xoff` bytes the port at the other end is
-    paused, at `xon` it goes on; what is on its way by then has `headroom` bytes above xoff. delay: picoseconds until the
-    other end obeys. dropped: frames that the headroom was too small for; peak: most bytes."""
+    paused, at `xon` it goes on; what is on its way by then has `headroom` bytes above xoff. delay: picoseconds until
+    the other end obeys. dropped: frames that the headroom was too small for; peak: most bytes."""
 
     def __init__(self, loop: Loop, upstream: Port, delay: int, xoff: int, xon: int, headroom: int) -> None:
         Event.__init__(self)

@@ -1,7 +1,7 @@
 """An output port of a switch or a host: two queues, one serializer, and the link behind it.
 
-The control class goes first; a frame in transmission is not interrupted. A frame that finds nothing ahead of it costs one
-event, its arrival at the far end; one that waits costs a second, when the serializer is free.
+The control class goes first; a frame in transmission is not interrupted. A frame that finds nothing ahead of it costs
+one event, its arrival at the far end; one that waits costs a second, when the serializer is free.
 
 A full data queue drops the frame, or trims it: its payload is cut off and its header goes on in the control class
 (Handley et al., Re-architecting datacenter networks and stacks for low latency and high performance, SIGCOMM 2017,
@@ -94,8 +94,9 @@ class Link(Event):
 
 
 class Port(Event):
-    """rate: bits per second. to_host: the link ends at a host, which needs whole frames. drained: told when the port has
-    room for more, by hosts. pool: shared with the other ports of its switch, or None."""
+    """rate: bits per second. host: told when the port has room for more, None for those of switches. pool: shared with
+    the other ports of its switch, or None. limit, control_limit, peak: bytes; the other counters are frames, paused_for
+    is picoseconds."""
 
     def __init__(self, loop: Loop, frames: Frames, link: Link, rate: int, spec: QueueSpec, seed: int) -> None:
         Event.__init__(self)
@@ -161,7 +162,7 @@ class Port(Event):
     def _fits(self, size: cython.longlong) -> cython.bint:
         if self.data.size + size > self.limit:
             return False
-        pool: Pool = self.pool
+        pool: Pool | None = self.pool
         return pool is None or (
             pool.used + size <= pool.size and (self.data.size + size) * 256 <= pool.alpha * (pool.size - pool.used)
         )

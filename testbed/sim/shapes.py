@@ -42,7 +42,9 @@ def fat_tree(radix: int, rate: int, delay: Time, oversubscription: int = 1) -> T
     half = radix // 2
     _even(f"half of radix {radix}", half, oversubscription)
     ups = half // oversubscription
-    hosts, switches, cables = [], [], []
+    hosts: list[str] = []
+    switches: list[str] = []
+    cables: list[Cable] = []
     for pod in range(radix):
         edges = [f"edge{pod * half + i}" for i in range(half)]
         middles = [f"aggregation{pod * ups + i}" for i in range(ups)]

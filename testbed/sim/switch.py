@@ -46,10 +46,7 @@ class Switch(Node):
         else:
             ways: tuple[Port, ...] = self.ways[frame.edge]
             count: cython.ulonglong = len(ways)
-            if count == 1:
-                port = ways[0]
-            else:
-                port = ways[self._choose(frame, ways, count)]
+            port = ways[0] if count == 1 else ways[self._choose(frame, ways, count)]
         port.send(frame, now)
 
     def _choose(self, frame: Frame, ways: Ports, count: cython.ulonglong) -> cython.longlong:

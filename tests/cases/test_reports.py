@@ -60,9 +60,10 @@ def test_a_row_of_perf_shows_only_columns_that_its_kind_measures(latency):
 def test_every_figure_of_a_result_that_has_a_unit_says_it_in_its_key():
     """Whoever adds a metric of time, rate or size is asked for a unit here; bytes_wrong counts streams."""
     assert {
-        "bytes_wrong", "duplicates", "eviction_share", "evicted_paths", "evictions", "latency_cv", "marked_packets",
-        "messages", "packets", "paths_used", "readmitted_paths", "requests_failed", "retransmits", "slowdown",
-        "spurious", "timeouts", "wrong_order",
+        "bytes_wrong", "duplicates", "eviction_share", "evicted_paths", "evictions", "fabric_dropped", "fabric_lost",
+        "fabric_marked", "fabric_trimmed", "latency_cv", "marked_packets", "messages", "packet_hops", "packets",
+        "paths_used", "pfc_pauses", "readmitted_paths", "requests_failed", "retransmits", "slowdown", "spurious",
+        "timeouts", "wrong_order",
     } == UNITLESS  # fmt: skip
 
 
