@@ -154,7 +154,7 @@ class Case:
     max_run=st.sampled_from([1, 2, 7, 64]),
     paths=st.sampled_from([1, 2, 16]),
     mtu=st.sampled_from([256, 1024, 4096]),
-    control=st.sampled_from(["fixed", "dctcp", "swift"]),
+    control=st.sampled_from(["fixed", "dctcp", "swift", "nscc"]),
     selector=st.sampled_from(["single", "round_robin", "random", "pot", "reps"]),
 )
 def test_any_network_gives_equal_bytes_and_one_completion_each_in_order(
