@@ -15,7 +15,8 @@ Where this differs from the specification, and why:
 - Quick adapt never raises the window, and goes by losses of its own period: a loss is answered once.
 - "No delay" of fast increase is a share of the base round trip: 1 us in the reference network.
 
-Not modelled: the receiver's penalty (Rcv_Cwnd_Pend) and a base round trip that is measured; the engine has neither.
+Not modelled: the receiver's penalty (Rcv_Cwnd_Pend), which no signal here tells, and a base round trip that follows the
+least one measured: env.base_rtt is the scale of every control here.
 """
 
 from __future__ import annotations
