@@ -21,6 +21,7 @@ HOT = [
     "cc.base",
     "cc.dctcp",
     "cc.fixed",
+    "cc.nscc",
     "cc.signals",
     "cc.swift",
     "testbed.sim.frame",

@@ -27,6 +27,7 @@ BUILT_IN = {
     "fixed": "cc.fixed:Fixed",
     "dctcp": "cc.dctcp:Dctcp",
     "swift": "cc.swift:Swift",
+    "nscc": "cc.nscc:Nscc",
 }
 
 #: Arguments the engine gives, after self.

@@ -18,3 +18,4 @@ cdef class Path:
     cdef public bint wants_probe
     cdef public long long tried
     cdef public long long failed
+    cdef public long long penalty

@@ -21,7 +21,7 @@ class Path:
     of marked packets; congested: it is high. in_flight: payload bytes, kept by the engine. losses: blamed since the
     last delivery. heard_at, sent_at: last delivery, last departure. usable: place in the set's list of usable paths,
     -1 if not in it. recent: deliveries among the set's latest ones. wants_probe: waits in the set's queue for one;
-    tried, failed: probes since it is SUSPECT.
+    tried, failed: probes since it is SUSPECT. penalty: passes in which a selector that goes by feedback skips it.
     """
 
     def __init__(self, index: cython.longlong, entropy: cython.longlong, plane: cython.longlong = 0) -> None:
@@ -44,6 +44,7 @@ class Path:
         self.wants_probe = False
         self.tried = 0
         self.failed = 0
+        self.penalty = 0
 
 
 #: The pairs of addresses that paths run between, each (own, the peer's). Plane 0 comes first.

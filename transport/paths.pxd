@@ -37,6 +37,7 @@ cdef class PathSet:
     cpdef bint slow_down(self)
     cpdef object delivered(self, long long now, long long index, long long size, long long packets, long long marked)
     cpdef bint sampled(self, long long now, long long index, long long rtt)
+    cpdef object lost(self, long long index)
     cpdef object suspected(self, long long now, long long index)
     cpdef object doubted(self, long long now, long long index)
     cpdef object blamed(self, long long now, long long index)

@@ -152,7 +152,14 @@ class PathSet:
         place: cython.longlong = self.selector.choose(self.usable, self.rng, now, flow)
         path = self.usable[place]
         # Marks on a minority: look at a few more for a path that has none (the arbiter's SWITCH).
-        if path.congested and self.selector.steers and 2 * self.congested_count <= count and not self._scattered():
+        # A selector that goes around marks by itself may not be overruled: it has counted this path as taken.
+        if (
+            path.congested
+            and self.selector.steers
+            and not self.selector.aware
+            and 2 * self.congested_count <= count
+            and not self._scattered()
+        ):
             for _ in range(_TRIES):
                 place = place + 1 if place + 1 < count else 0
                 path = self.usable[place]
@@ -268,7 +275,11 @@ class PathSet:
     def suspected(self, now: cython.longlong, index: cython.longlong) -> None:
         """Data sent on this path is late, and nothing says yet whether the path is to blame."""
         self.doubted(now, index)
-        self.selector.on_timeout(now, self.srtt if self.srtt > 0 else self.base_rtt)
+        self.selector.on_timeout(self.paths[index], now, self.srtt if self.srtt > 0 else self.base_rtt)
+
+    def lost(self, index: cython.longlong) -> None:
+        """A packet of this path was declared lost, or trimmed."""
+        self.selector.on_lost(self.paths[index])
 
     def doubted(self, now: cython.longlong, index: cython.longlong) -> None:
         """The path may be dead: it is to be probed. No data was seen to be late."""
@@ -372,6 +383,7 @@ class PathSet:
         """The path was away: nothing measured on it holds any more."""
         path.srtt = -1
         path.losses = 0
+        path.penalty = 0
         path.ecn = 0.0
         self._set_congested(path, False)
 
@@ -439,6 +451,7 @@ class PathSet:
         self.usable.append(path)
         if path.congested:
             self.congested_count += 1
+        self.selector.on_usable(path)
         self.generation += 1
         self._refresh()
 
@@ -450,6 +463,7 @@ class PathSet:
         path.usable = -1
         if path.congested:
             self.congested_count -= 1
+        self.selector.on_usable(path)
         self.generation += 1
         self._refresh()
 

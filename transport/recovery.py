@@ -250,6 +250,7 @@ class Recovery:
         signal.in_flight = self.sender.in_flight
         signal.trimmed = False
         signal.sent_at = send.sent_at
+        context.paths.lost(send.subflow.path.index)
         context.control.on_loss(now, signal)
         context.wake()
 
@@ -274,6 +275,7 @@ class Recovery:
         signal.in_flight = sender.in_flight
         signal.trimmed = True
         signal.sent_at = send.sent_at
+        context.paths.lost(send.subflow.path.index)
         context.control.on_loss(now, signal)
         context.wake()
         return True

@@ -2,10 +2,13 @@ from transport.path cimport Path
 
 cdef class Selector:
     cdef public bint steers
+    cdef public bint aware
     cdef public list paths
     cpdef long long choose(self, object usable, object rng, long long now, long long flow)
     cpdef object on_delivered(self, Path path, long long marked)
-    cpdef object on_timeout(self, long long now, long long rtt)
+    cpdef object on_lost(self, Path path)
+    cpdef object on_timeout(self, Path path, long long now, long long rtt)
+    cpdef object on_usable(self, Path path)
 
 cdef class Single(Selector):
     pass
@@ -23,3 +26,15 @@ cdef class Reps(Selector):
     cdef public object store
     cdef public long long frozen_until
     cdef public bint thawing
+
+cdef class Bitmap(Selector):
+    cdef public long long penalised
+    cdef public long long count
+    cdef public long long left
+    cdef public long long place
+    cdef public long long stride
+    cdef object _begin(self, long long count, object rng)
+    cdef object _penalise(self, Path path, long long passes)
+
+cdef class Mixed(Bitmap):
+    cdef public object store

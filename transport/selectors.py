@@ -1,13 +1,14 @@
 """Path selectors: which of the usable paths the next send takes.
 
-A selector answers with a place in the list of usable paths it is given, in constant time. It draws only from the
-generator it is handed. Selectors that steer are led around marked paths by the PathSet while marks are on a minority; a
-control learns of the marks of those that do not.
+A selector answers with a place in the list of usable paths it is given, in constant time (`bitmap`: on average over a
+pass). It draws only from the generator it is handed. Selectors that steer are led around marked paths by the PathSet
+while marks are on a minority, or go around them by themselves; a control learns of the marks of those that do not.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import cython
@@ -23,15 +24,24 @@ if TYPE_CHECKING:
 _PACKET = 4096
 #: Round trips that REPS stays frozen: as long as evicting a dead path may take.
 _FREEZE_RTTS = 16
+#: Ports that REPS keeps in store.
+_DEPTH = 8
+#: Passes that `bitmap` skips a path for: marks, a lost packet, one that is late; and the most that can be due.
+_MARKED = 1
+_LOST = 4
+_LATE = 15
+_MOST = 15
 
 
 class Selector:
-    """Base of all selectors. steers: marked paths are to be avoided. One instance serves one peer."""
+    """Base of all selectors. steers: marked paths are to be avoided. aware: the selector does so by itself, and its
+    choice stands. One instance serves one peer."""
 
     name = ""
 
     def __init__(self) -> None:
         self.steers = True
+        self.aware = False
         self.paths: Paths = []
 
     def bind(self, paths: Paths) -> None:
@@ -45,8 +55,15 @@ class Selector:
     def on_delivered(self, path: Path, marked: cython.longlong) -> None:
         """Packets arrived by `path`, `marked` of them with CE."""
 
-    def on_timeout(self, now: cython.longlong, rtt: cython.longlong) -> None:
-        """Something on some path is late; rtt: the peer's round trip, picoseconds."""
+    def on_lost(self, path: Path) -> None:
+        """A packet of `path` was lost, which is known from a trimmed rest of it, from later packets of `path` that
+        arrived, or because it is late."""
+
+    def on_timeout(self, path: Path, now: cython.longlong, rtt: cython.longlong) -> None:
+        """Something on `path` is late; rtt: the peer's round trip, picoseconds."""
+
+    def on_usable(self, path: Path) -> None:
+        """`path` has become usable, or stopped being so: path.usable says which."""
 
 
 class Single(Selector):
@@ -126,7 +143,6 @@ class Reps(Selector):
     explored, so that a dead path is not met by chance; afterwards it begins with an empty store."""
 
     name = "reps"
-    depth = 8
 
     def __init__(self) -> None:
         Selector.__init__(self)
@@ -149,16 +165,116 @@ class Reps(Selector):
         return int(rng.random() * len(usable))
 
     def on_delivered(self, path: Path, marked: cython.longlong) -> None:
-        if marked == 0 and path.usable >= 0 and len(self.store) < self.depth:
+        if marked == 0 and path.usable >= 0 and len(self.store) < _DEPTH:
             self.store.append(path)
 
-    def on_timeout(self, now: cython.longlong, rtt: cython.longlong) -> None:
+    def on_timeout(self, path: Path, now: cython.longlong, rtt: cython.longlong) -> None:
         if self.store:
             self.thawing = True
             self.frozen_until = now + _FREEZE_RTTS * rtt
 
 
-_SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Single, RoundRobin, Random, PowerOfTwo, Reps)}
+class Bitmap(Selector):
+    """Path-aware rotation (Ultra Ethernet Specification 1.0.3, sections 3.6.16.3 and 3.6.16.4): each usable path once
+    per pass, in an order drawn anew for every pass. A path that came back marked, or lost something, is skipped in as
+    many passes as its penalty says. Nothing is skipped while more than half of the paths have one: then it is not the
+    paths that are to blame. The specification has a bit, to skip once; penalties are those of the consortium's
+    simulator."""
+
+    name = "bitmap"
+
+    def __init__(self) -> None:
+        Selector.__init__(self)
+        self.aware = True
+        self.penalised = 0  # usable paths with a penalty
+        self.count = 0  # paths in this pass
+        self.left = 0  # of them not visited yet
+        self.place = 0
+        self.stride = 1
+
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
+        path: Path
+        place: cython.longlong
+        minority: cython.bint
+        count: cython.longlong = len(usable)
+        # Ends: at most half of a pass is skipped.
+        while True:
+            if self.left == 0 or self.count != count:
+                self._begin(count, rng)
+            place = self.place
+            self.left -= 1
+            self.place += self.stride
+            if self.place >= count:
+                self.place -= count
+            path = usable[place]
+            if path.penalty == 0:
+                return place
+            minority = 2 * self.penalised <= count
+            # Served also where it is not skipped: or else marks on all paths at once would never be forgotten.
+            path.penalty -= 1
+            if path.penalty == 0:
+                self.penalised -= 1
+            if not minority:
+                return place
+
+    def _begin(self, count: cython.longlong, rng: random.Random) -> None:
+        """A pass: from a place drawn at random, by a step without a common divisor with `count`, so that it meets every
+        place once."""
+        draw: cython.longlong = int(rng.random() * (count * count))
+        self.count = self.left = count
+        self.place = draw % count
+        self.stride = 1 + draw // count
+        while gcd(self.stride, count) != 1:
+            self.stride += 1
+        self.stride %= count
+
+    def on_delivered(self, path: Path, marked: cython.longlong) -> None:
+        if marked > 0:
+            self._penalise(path, _MARKED)
+
+    def on_lost(self, path: Path) -> None:
+        self._penalise(path, _LOST)
+
+    def on_timeout(self, path: Path, now: cython.longlong, rtt: cython.longlong) -> None:
+        self._penalise(path, _LATE)
+
+    def on_usable(self, path: Path) -> None:
+        if path.penalty > 0:
+            self.penalised += 1 if path.usable >= 0 else -1
+
+    def _penalise(self, path: Path, passes: cython.longlong) -> None:
+        if path.penalty == 0 and path.usable >= 0:
+            self.penalised += 1
+        path.penalty = min(path.penalty + passes, _MOST)
+
+
+class Mixed(Bitmap):
+    """The port of an unmarked delivery again, oldest first as in REPS but without freezing; where none is in store, the
+    rotation of `bitmap`. What has got a penalty since it was stored is not recycled."""
+
+    name = "mixed"
+
+    def __init__(self) -> None:
+        Bitmap.__init__(self)
+        self.store: deque[Path] = deque()
+
+    def choose(self, usable: Paths, rng: random.Random, now: cython.longlong, flow: cython.longlong) -> cython.longlong:
+        path: Path
+        while self.store:
+            path = self.store.popleft()
+            if path.usable >= 0 and path.penalty == 0:
+                return path.usable
+        return Bitmap.choose(self, usable, rng, now, flow)
+
+    def on_delivered(self, path: Path, marked: cython.longlong) -> None:
+        if marked > 0:
+            self._penalise(path, _MARKED)
+        elif path.usable >= 0 and path.penalty == 0 and len(self.store) < _DEPTH:
+            self.store.append(path)
+
+
+_KINDS: tuple[type[Selector], ...] = (Single, RoundRobin, Random, PowerOfTwo, Reps, Bitmap, Mixed)
+_SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in _KINDS}
 
 
 def names() -> list[str]:

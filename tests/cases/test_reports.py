@@ -116,7 +116,7 @@ def state_of(pair: Pair) -> str:
     return printed(lambda console: stats.show(Dump.model_validate(dump), console))
 
 
-@pytest.mark.parametrize(("control", "paced"), [("fixed", False), ("dctcp", False), ("swift", True)])
+@pytest.mark.parametrize(("control", "paced"), [("fixed", False), ("dctcp", False), ("swift", True), ("nscc", False)])
 def test_a_control_that_does_not_pace_shows_a_dash_and_not_a_rate_of_nothing(control, paced):
     pair = Pair(control=control, paths=2)
     ours, _ = pair.connect()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers import ALICE, BOB, CAPS, Host, Pair, data_packets
 from tests.transport.test_queue_pair import expose
-from transport import entropy
+from transport import entropy, selectors
 from transport.config import EndpointConfig
 from transport.packet import Packet
 
@@ -35,7 +35,7 @@ def test_e3_every_flow_label_gives_the_port_of_the_formula_and_all_ports_occur_a
     assert counts == [0] * FIRST + [64] * (LAST + 1 - FIRST)
 
 
-@pytest.mark.parametrize("selector", ["single", "round_robin", "random", "pot", "reps"])
+@pytest.mark.parametrize("selector", selectors.names())
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_two_processes_of_eight_queue_pairs_each_fill_both_uplinks(selector, seed):
     ports: list[set[int]] = []

@@ -34,7 +34,7 @@ def test_each_empty_write_takes_one_psn_and_one_dsn_among_full_ones(max_run):
     assert target == bytes(4096) + bytes([19]) * 4096
 
 
-@pytest.mark.parametrize("control", ["fixed", "dctcp", "swift"])
+@pytest.mark.parametrize("control", ["fixed", "dctcp", "swift", "nscc"])
 @pytest.mark.parametrize("loss", [0.0, 0.1])
 def test_a_control_survives_a_stream_of_empty_writes_all_marked_and_some_lost(control, loss):
     """Acknowledged, marked and lost bytes are 0, their packets are not: no share may be taken of nothing."""

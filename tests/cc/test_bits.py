@@ -12,7 +12,9 @@ from cc.signals import LossSignal
 from tests.cc.loop import US, ack
 
 
-@pytest.mark.parametrize(("name", "digest"), [("fixed", 2870899636), ("dctcp", 2987290813), ("swift", 60130799)])
+@pytest.mark.parametrize(
+    ("name", "digest"), [("fixed", 2870899636), ("dctcp", 2987290813), ("swift", 60130799), ("nscc", 1625410746)]
+)
 def test_a_long_history_ends_in_the_same_bits_in_both_modes(name: str, digest: int) -> None:
     control = make(resolve(name), None, Environment(4096, 100_000_000_000, 12 * US, 8 << 20, 5 * US))
     state, now, seen = 1, 5 * US, 0

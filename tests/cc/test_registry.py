@@ -32,7 +32,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
 
 
 def test_every_built_in_name_resolves_to_a_described_control() -> None:
-    assert names()[:3] == ["fixed", "dctcp", "swift"]
+    assert names()[:4] == ["fixed", "dctcp", "swift", "nscc"]
     for name in registry.BUILT_IN:
         cls = resolve(name)
         assert cls.name == name
@@ -50,7 +50,7 @@ def test_asking_for_names_imports_no_control() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ControlError, match=r"'cubic' is unknown; known: fixed, dctcp, swift.*file\.py:Class"):
+    with pytest.raises(ControlError, match=r"'cubic' is unknown; known: fixed, dctcp, swift, nscc.*file\.py:Class"):
         resolve("cubic")
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import Pair, Wire
+from transport import selectors
 from transport.clock import SECOND, US
 from transport.completion import Opcode, Status
 from transport.placement import Access
@@ -154,8 +155,8 @@ class Case:
     max_run=st.sampled_from([1, 2, 7, 64]),
     paths=st.sampled_from([1, 2, 16]),
     mtu=st.sampled_from([256, 1024, 4096]),
-    control=st.sampled_from(["fixed", "dctcp", "swift"]),
-    selector=st.sampled_from(["single", "round_robin", "random", "pot", "reps"]),
+    control=st.sampled_from(["fixed", "dctcp", "swift", "nscc"]),
+    selector=st.sampled_from(selectors.names()),
 )
 def test_any_network_gives_equal_bytes_and_one_completion_each_in_order(
     plan, wire, seed, max_run, paths, mtu, control, selector

@@ -182,7 +182,7 @@ def test_the_list_has_every_scenario() -> None:
 
 def test_the_controls_are_listed_with_what_they_need() -> None:
     text = call("cc").stdout
-    assert all(name in text for name in ("fixed", "dctcp", "swift", "ecn", "RFC 8257"))
+    assert all(name in text for name in ("fixed", "dctcp", "swift", "nscc", "ecn", "RFC 8257"))
 
 
 def test_a_control_is_shown_with_parameters_ranges_units_and_source() -> None:

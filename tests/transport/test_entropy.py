@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import ALICE, Pair, data_packets
-from transport import entropy
+from transport import entropy, selectors
 from transport.entropy import FIRST_PORT, LAST_PORT, MAX_PATHS
 from transport.errors import ConfigError
 from transport.placement import Access
@@ -100,7 +100,7 @@ def test_a_flow_label_of_more_than_20_bits_is_refused(label):
         entropy.flow_label_to_port(label)
 
 
-@pytest.mark.parametrize("selector", ["single", "round_robin", "random", "pot", "reps"])
+@pytest.mark.parametrize("selector", selectors.names())
 def test_two_endpoints_with_eight_queue_pairs_each_to_one_peer_use_several_ports(selector):
     for seed in (1, 2):
         pair = Pair(seed, selector=selector)

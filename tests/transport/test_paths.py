@@ -17,7 +17,7 @@ from transport import selectors
 from transport.clock import US
 from transport.errors import ConfigError
 from transport.packet import CE, DATAGRAM, Packet
-from transport.path import BAD, DENIED, GOOD, PROBING, STATE_NAMES, SUSPECT
+from transport.path import BAD, DENIED, GOOD, PROBING, STATE_NAMES, SUSPECT, Path
 from transport.paths import TRANSITIONS, PathEvent, PathSet
 from transport.placement import Access
 
@@ -96,6 +96,8 @@ def check(paths: PathSet) -> None:
     assert all(path.state in (GOOD, SUSPECT) for path in paths.usable)
     assert all(path.usable >= 0 for path in paths.paths if path.state == GOOD)
     assert paths.congested_count == sum(path.congested for path in paths.usable)
+    if isinstance(paths.selector, selectors.Bitmap):
+        assert paths.selector.penalised == sum(path.penalty > 0 for path in paths.usable)
     assert paths.marked_fraction == paths.congested_count / len(paths.usable)
     used = {path.index for path in paths.in_use}
     assert paths.active_count == len(used)
@@ -121,6 +123,8 @@ def test_whatever_happens_the_books_are_right_and_the_floor_holds(plan, floor, s
                 assert paths.paths[index].state in (GOOD, SUSPECT)
         else:
             CAUSES[cause](paths, index)
+        if cause == "late" and marked:
+            paths.lost(index)
         check(paths)
         if [path.index for path in paths.usable] != before:
             assert paths.generation != generation
@@ -472,7 +476,77 @@ def test_marks_on_a_minority_of_paths_move_the_traffic_and_spare_the_control(sel
     assert ours.context.counters.marked_packets > 0
 
 
-@pytest.mark.parametrize("selector", ["single", "round_robin", "random", "pot", "reps"])
+def test_bitmap_goes_around_marks_by_its_own_count_and_spares_the_control():
+    pair = Pair(paths=8, selector="bitmap", control=Witness, max_run=1)
+    ours = stream(pair, 150)
+    port, start = pair.alice.endpoint.entropies[3], pair.now
+    marking(pair, {port})
+    pair.drive_messages(150)
+    later = [packet for packet in data_packets(pair.sent) if packet.sent_at >= start + 3 * RTT]
+    share = sum(packet.entropy == port for packet in later) / len(later)
+    assert 0.01 < share < 0.75 / 8
+    assert ours.context.control.marks == []
+
+
+class Listener(selectors.RoundRobin):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, int]] = []
+
+    def on_lost(self, path: Path) -> None:
+        self.told.append(("lost", path.index))
+
+    def on_timeout(self, path: Path, now: int, rtt: int) -> None:
+        self.told.append(("late", path.index))
+
+
+def listening(wire: Wire) -> tuple[Pair, Any, Listener]:
+    pair = Pair(1, wire, paths=8, selector="round_robin", max_run=1)
+    ours = stream(pair, 60)
+    listener = ours.context.paths.selector = Listener()
+    return pair, ours, listener
+
+
+def test_the_selector_is_told_which_path_lost_a_packet():
+    pair, _, listener = listening(Wire())
+    port, seen = pair.alice.endpoint.entropies[3], 0
+
+    def touch(now: int, packet: Packet) -> Packet | None:
+        nonlocal seen
+        if packet.src == ALICE and packet.entropy == port and packet.ecn:
+            seen += 1
+            return None if seen % 5 == 0 else packet
+        return packet
+
+    pair.wire.touch = touch
+    pair.drive_messages(60)
+    assert ("lost", 3) in listener.told
+    assert {index for _, index in listener.told} == {3}
+
+
+def test_the_selector_is_told_which_path_trimmed_a_packet_and_that_path_stays_good():
+    pair, ours, listener = listening(Wire())
+    pair.drive(lambda: bool(ours.sender.in_flight))
+    send = ours.sender.flow.oldest
+    assert ours.recovery.trimmed(pair.now, send.first & 0xFFFFFFFF, send.psn)
+    assert listener.told == [("lost", send.subflow.path.index)]
+    assert send.subflow.path.state == GOOD
+    pair.drive_messages(60)
+
+
+def test_a_path_that_came_back_owes_no_passes():
+    paths = path_set(8, selector="bitmap")
+    bring(paths, 3, PROBING)
+    paths.lost(3)
+    assert paths.paths[3].penalty == 4
+    paths.recovered(5, 3)
+    assert paths.paths[3].penalty == 0
+    assert {paths.select(6, 0, -1) for _ in range(8)} == set(range(8))
+
+
+@pytest.mark.parametrize("selector", selectors.names())
 def test_marks_on_every_path_reach_the_control_and_leave_the_paths_alone(selector):
     pair = Pair(paths=8, selector=selector, control=Witness, max_run=1)
     ours = stream(pair, 60)
@@ -509,7 +583,7 @@ def test_acknowledgements_that_return_by_another_path_do_not_move_the_marks():
 
 
 def test_loss_at_random_evicts_no_path():
-    for seed, selector in enumerate(("round_robin", "random", "pot", "reps")):
+    for seed, selector in enumerate(("round_robin", "random", "pot", "reps", "bitmap", "mixed")):
         pair = Pair(seed, Wire(loss=0.05), paths=16, selector=selector, max_run=1)
         stream(pair, 80, 32768)
         pair.drive_messages(80)

@@ -463,7 +463,7 @@ def path_events(pair: Pair) -> list[PathEvent]:
 @pytest.mark.parametrize("start", [0, 300 * US], ids=["from_birth", "midway"])
 @pytest.mark.parametrize("selector", selectors.names())
 def test_a_dead_path_is_evicted_within_a_timeout_and_readmitted_when_it_has_healed(selector, start, run):
-    # The path that dies must be one in use: single has one a flow, reps keeps to the few that it recycles.
+    # The path that dies must be one in use: single has one a flow, reps and mixed keep to the few that they recycle.
     rehearsal = Pair(7, paths=32, selector=selector, max_run=run)
     stream(rehearsal, 700)
     begin = rehearsal.now + start

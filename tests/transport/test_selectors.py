@@ -41,13 +41,13 @@ class Tape(random.Random):
 
 
 def test_the_known_selectors():
-    assert selectors.names() == ["pot", "random", "reps", "round_robin", "single"]
+    assert selectors.names() == ["bitmap", "mixed", "pot", "random", "reps", "round_robin", "single"]
     assert {type(selectors.make(name)).name for name in selectors.names()} == set(selectors.names())
 
 
 @pytest.mark.parametrize("name", ["", "ecmp", "POT", None, 3])
 def test_an_unknown_selector_is_refused_with_the_known_ones(name):
-    with pytest.raises(ConfigError, match="pot, random, reps, round_robin, single"):
+    with pytest.raises(ConfigError, match="bitmap, mixed, pot, random, reps, round_robin, single"):
         selectors.check(name)
 
 
@@ -66,7 +66,9 @@ def test_any_choice_is_a_place_in_the_list_and_depends_on_nothing_but_what_is_ha
         second.on_delivered(paths[place], 0)
 
 
-@pytest.mark.parametrize(("name", "draws"), [("single", 0), ("round_robin", 0), ("random", 1), ("pot", 1), ("reps", 1)])
+@pytest.mark.parametrize(
+    ("name", "draws"), [(name, 0 if name in ("single", "round_robin") else 1) for name in selectors.names()]
+)
 def test_randomness_comes_from_the_generator_handed_in(name, draws):
     tape = Tape(1)
     selector, paths = selectors.make(name), healthy(8)
@@ -221,7 +223,7 @@ def test_reps_freezes_after_a_timeout_and_explores_nothing_until_it_is_over(star
     selector, paths, tape = selectors.make("reps"), healthy(16), Tape(1)
     for index in (4, 9, 11):
         selector.on_delivered(paths[index], 0)
-    selector.on_timeout(start, RTT)
+    selector.on_timeout(paths[1], start, RTT)
     assert [selector.choose(paths, tape, start + RTT, 0) for _ in range(7)] == [4, 9, 11, 4, 9, 11, 4]
     assert selector.choose(paths, tape, start + 16 * RTT - 1, 0) == 9
     assert tape.draws == 0
@@ -232,8 +234,148 @@ def test_reps_freezes_after_a_timeout_and_explores_nothing_until_it_is_over(star
 
 def test_reps_with_nothing_in_store_has_nothing_to_freeze():
     selector, paths, tape = selectors.make("reps"), healthy(16), Tape(1)
-    selector.on_timeout(0, RTT)
+    selector.on_timeout(paths[1], 0, RTT)
     selector.on_delivered(paths[3], 0)
     assert selector.choose(paths, tape, RTT, 0) == 3
     selector.choose(paths, tape, RTT, 0)
+    assert tape.draws == 1
+
+
+def one_pass(selector: selectors.Selector, paths: list[Path], count: int, rng: random.Random) -> list[int]:
+    return [paths[selector.choose(paths, rng, 0, 7)].index for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", ["bitmap", "mixed"])
+@given(st.integers(1, 300), st.integers(1, 5), st.integers(0, 1 << 32))
+def test_a_rotation_takes_each_path_once_per_pass(name, count, passes, seed):
+    selector, paths, rng = selectors.make(name), healthy(count), random.Random(seed)
+    for _ in range(passes):
+        assert sorted(one_pass(selector, paths, count, rng)) == list(range(count))
+
+
+def test_a_rotation_draws_a_new_order_for_every_pass():
+    selector, paths, rng = selectors.make("bitmap"), healthy(31), random.Random(1)
+    assert len({tuple(one_pass(selector, paths, 31, rng)) for _ in range(20)}) > 15
+
+
+@given(st.integers(2, 60), st.data())
+def test_a_marked_minority_is_skipped_once_and_the_others_are_taken_once(count, data):
+    selector, paths, rng = selectors.make("bitmap"), healthy(count), random.Random(1)
+    marked = data.draw(st.sets(st.integers(0, count - 1), max_size=count // 2))
+    for index in marked:
+        selector.on_delivered(paths[index], 1)
+    assert sorted(one_pass(selector, paths, count - len(marked), rng)) == sorted(set(range(count)) - marked)
+    # What is last in its order may be skipped when the next pass has begun to be asked for.
+    seen = Counter(one_pass(selector, paths, 3 * count, rng))
+    assert sum(path.penalty for path in paths) == selector.penalised == 0
+    assert max(seen.values()) - min(seen.values()) <= 1
+
+
+@given(st.integers(1, 60), st.data())
+def test_nothing_is_skipped_while_more_than_half_are_marked_and_the_marks_are_forgotten(count, data):
+    selector, paths, rng = selectors.make("bitmap"), healthy(count), random.Random(1)
+    marked = data.draw(st.sets(st.integers(0, count - 1), min_size=count // 2 + 1))
+    for index in marked:
+        selector.on_delivered(paths[index], 1)
+    for _ in range(count):
+        minority = 2 * selector.penalised <= count
+        before = [path.penalty for path in paths]
+        taken = paths[selector.choose(paths, rng, 0, 0)]
+        assert minority or sum(before) - sum(path.penalty for path in paths) == (before[taken.index] > 0)
+    one_pass(selector, paths, count, rng)
+    assert sum(path.penalty for path in paths) == selector.penalised == 0
+
+
+@pytest.mark.parametrize(
+    ("feedback", "passes"),
+    [
+        ([("on_delivered", 1)], 1),
+        ([("on_delivered", 9)], 1),
+        ([("on_delivered", 1)] * 3, 3),
+        ([("on_lost",)], 4),
+        ([("on_timeout", 0, RTT)], 15),
+        ([("on_lost",), ("on_timeout", 0, RTT), ("on_delivered", 1)], 15),
+        ([("on_delivered", 0)], 0),
+    ],
+    ids=str,
+)
+def test_marks_losses_and_lateness_cost_their_passes(feedback, passes):
+    selector, paths, rng = selectors.make("bitmap"), healthy(8), random.Random(1)
+    for call, *arguments in feedback:
+        getattr(selector, call)(paths[3], *arguments)
+    for _ in range(passes):
+        assert 3 not in one_pass(selector, paths, 7, rng)
+    assert 3 in one_pass(selector, paths, 8, rng)
+
+
+def test_a_path_that_keeps_losing_gets_a_small_share():
+    selector, paths, rng = selectors.make("bitmap"), healthy(8), random.Random(1)
+    seen: Counter[int] = Counter()
+    for _ in range(4000):
+        taken = paths[selector.choose(paths, rng, 0, 0)]
+        seen[taken.index] += 1
+        if taken.index == 5:
+            selector.on_lost(taken)
+    assert seen[5] < 0.25 * seen[1]
+    assert seen[5] > 0
+
+
+def test_a_penalty_on_a_path_that_is_not_usable_counts_when_it_is_back():
+    selector, paths, rng = selectors.make("bitmap"), healthy(4), random.Random(1)
+    for path in paths[2:]:
+        path.usable = -1
+        selector.on_usable(path)
+        selector.on_timeout(path, 0, RTT)
+    assert selector.penalised == 0
+    selector.on_delivered(paths[0], 1)
+    assert selector.choose(paths[:2], rng, 0, 0) == 1
+    paths[2].usable = 2
+    selector.on_usable(paths[2])
+    assert selector.penalised == 1
+    assert 2 not in one_pass(selector, paths[:3], 6, rng)
+
+
+def test_no_pass_costs_more_than_twice_its_choices():
+    """The work is bounded on average: what is visited is taken or, at most as often, skipped."""
+    selector, paths, rng = selectors.make("bitmap"), healthy(64), random.Random(1)
+    visited = 0
+    for step in range(6400):
+        left = selector.left
+        taken = paths[selector.choose(paths, rng, 0, 0)]
+        visited += (left - selector.left) % 64 or 64
+        if step % 2:
+            selector.on_timeout(taken, 0, RTT)
+    assert visited <= 2 * 6400 + 64
+
+
+def test_mixed_recycles_unmarked_deliveries_oldest_first_and_rotates_without():
+    selector, paths, tape = selectors.make("mixed"), healthy(8), Tape(1)
+    for index in (5, 2, 7):
+        selector.on_delivered(paths[index], 0)
+    assert [selector.choose(paths, tape, 0, 0) for _ in range(3)] == [5, 2, 7]
+    assert tape.draws == 0
+    assert sorted(selector.choose(paths, tape, 0, 0) for _ in range(8)) == list(range(8))
+
+
+def test_mixed_recycles_no_path_that_was_marked_or_lost_or_is_not_usable():
+    selector, paths, tape = selectors.make("mixed"), healthy(8), Tape(1)
+    for index in (0, 1, 2, 3, 4):
+        selector.on_delivered(paths[index], 0)
+    selector.on_delivered(paths[0], 1)
+    selector.on_lost(paths[1])
+    selector.on_timeout(paths[2], 0, RTT)
+    paths[3].usable = -1
+    selector.on_delivered(paths[0], 0)
+    assert selector.choose(paths, tape, 0, 0) == 4
+    assert tape.draws == 0
+    assert selector.choose(paths, tape, 0, 0) not in (0, 1, 2)
+    assert tape.draws == 1
+
+
+def test_mixed_stores_no_more_than_its_depth():
+    selector, paths, tape = selectors.make("mixed"), healthy(16), Tape(1)
+    for path in paths:
+        selector.on_delivered(path, 0)
+    assert [selector.choose(paths, tape, 0, 0) for _ in range(8)] == list(range(8))
+    selector.choose(paths, tape, 0, 0)
     assert tape.draws == 1

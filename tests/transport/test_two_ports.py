@@ -102,7 +102,7 @@ def test_one_queue_pair_uses_every_source_port_of_both_planes(selector):
     used = {(plane_of(packet), packet.entropy) for packet in data_packets(pair.sent)}
     assert used <= {(plane, port) for plane in (0, 1) for port in ports}
     assert {plane for plane, _ in used} == {0, 1}
-    if selector != "reps":  # which recycles few
+    if selector not in ("reps", "mixed"):  # which recycle few
         assert len(used) == 8
 
 
