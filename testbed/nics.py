@@ -63,7 +63,7 @@ class Meter(Wrapper):
 
 def loopback(job: Job, network: Network, rank: int) -> Meter:
     """A rank's Nic on a network in this process."""
-    return wrapped([LoopbackNic(network, address) for address in addresses_of(rank, job.ports)], job, rank)
+    return _joined([LoopbackNic(network, address) for address in addresses_of(rank, job.ports)], job, rank)
 
 
 def udp(job: Job, rank: int) -> tuple[Meter, EndpointConfig]:
@@ -74,7 +74,7 @@ def udp(job: Job, rank: int) -> tuple[Meter, EndpointConfig]:
         addresses = [".".join(map(str, address)) for address in addresses_of(rank, job.ports)]
     config = udp_config(job.config, *addresses)
     ports = [udp_nic(config, address, kind=job.nic) for address in addresses]
-    return wrapped(ports, replace(job, config=config), rank), config
+    return _joined(ports, replace(job, config=config), rank), config
 
 
 def udp_config(config: EndpointConfig, *addresses: str) -> EndpointConfig:
@@ -112,11 +112,14 @@ def open_pcap(given: str, path: Path | None = None) -> PcapFile:
         raise ConfigError(f"--pcap {given}: cannot be written: {error.strerror}") from None
 
 
-def wrapped(ports: Sequence[Nic], job: Job, rank: int) -> Meter:
-    """The Nic of a rank with these ports. Faults outside the capture: the file has what really left, and each packet
-    once, at its sender."""
+def _joined(ports: Sequence[Nic], job: Job, rank: int) -> Meter:
     nic = ports[0] if len(ports) == 1 else PortsNic(ports)
-    addresses = [port.address for port in ports]
+    return wrapped(nic, [port.address for port in ports], job, rank)
+
+
+def wrapped(nic: Nic, addresses: Sequence[bytes], job: Job, rank: int) -> Meter:
+    """The Nic of a rank with these addresses. Faults outside the capture: the file has what really left, each packet
+    once, at its sender."""
     paths = job.config.ports()
     file = None
     if job.pcap:

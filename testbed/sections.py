@@ -81,9 +81,9 @@ class FabricSection(Section):
     hosts: at least so many; hosts_per_leaf, spines, uplink_gbps: of dumbbell, leaf_spine and rail_optimised; rails:
     NICs of a server; radix, oversubscription: of a fat_tree. switch: how switches choose among equal ways. trim,
     cut_through, int_telemetry: what switches do. pfc_xoff, pfc_xon, pfc_headroom: bytes that came by one port at which
-    its other end is stopped, goes on, and may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch share, and
-    shared_alpha how much of what is left one queue may hold. phantom: bytes exist only in number; by default where all
-    messages of a phase have more than 256 MiB.
+    its other end is stopped, goes on, and may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch
+    share, and shared_alpha how much of what is left one queue may hold. phantom: bytes exist only in number; by default
+    where the messages of a phase have more than 256 MiB.
     """
 
     rate_gbps: Annotated[float, Field(ge=0, le=1600)] = 100.0

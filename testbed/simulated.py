@@ -25,7 +25,7 @@ from testbed.sim.nic import SimNic
 from testbed.sim.port import Port
 from transport.clock import NEVER, SECOND, US, Time
 from transport.endpoint import Endpoint
-from transport.nic.base import Nic, NicCaps
+from transport.nic.base import NicCaps
 from transport.packet import Packet
 
 #: Packets asked of an endpoint at a time. Few, so that what leaves next is decided late.
@@ -147,8 +147,8 @@ class World:
         per_plane = len(self.fabric.hosts) // self.fabric.spec.planes
         ends = [self.fabric.hosts[plane * per_plane + number] for plane in range(self.job.ports)]
         addresses = addresses_of(number, self.job.ports)
-        ports: list[Nic] = [SimNic(end, address, self.caps) for end, address in zip(ends, addresses, strict=True)]
-        host = Host(number, nics.wrapped(ports, self.job, number), self.job, self)
+        nic = SimNic(ends, addresses, self.caps)
+        host = Host(number, nics.wrapped(nic, addresses, self.job, number), self.job, self)
         for end in ends:
             end.on_arrival = host.arrived
             end.on_room = host.settle

@@ -18,6 +18,7 @@ cdef class HostPort(Waiting):
     cdef public object on_arrival
     cdef public object on_room
     cdef public long long unreachable
+    cdef public long long room
     cpdef bint send(self, Packet packet, long long now)
     cdef long long _number(self, bytes address)
 

@@ -1,6 +1,6 @@
 """A host's port on a simulated fabric, behind the Nic interface: it carries the Packet records themselves.
 
-It takes data as long as it has less than ROOM bytes waiting, and control always. Who sends must come back when
+It takes data as long as it has less than `room` bytes waiting, and control always. Who sends must come back when
 `drained` says that there is room. Payload is not copied: a buffer that the application uses again after its completion
 cannot be seen any more by a copy that is still on its way, since the receiver places nothing twice.
 """
@@ -20,9 +20,9 @@ from transport.errors import NicError
 from transport.nic.base import NicCaps
 from transport.packet import CLASS_CONTROL, Packet
 
-#: Data bytes waiting in front of a host's serializer from which it takes no more: one packet is enough to keep it busy,
+#: Data bytes waiting in front of a host's serializer from which it takes no more: a packet is enough to keep it busy,
 #: and what leaves next is decided late.
-ROOM = 1
+ROOM = 4096
 
 
 class Attachment:
@@ -49,15 +49,16 @@ class HostPort(Waiting):
         self.on_arrival: Callable[[int], object] | None = None
         self.on_room: Callable[[int], object] | None = None
         self.unreachable = 0
+        self.room = ROOM
 
     def drained(self, now: cython.longlong) -> None:
-        if self.on_room is not None and self.port.data.size < ROOM:
+        if self.on_room is not None and self.port.data.size < self.room:
             self.on_room(now)
 
     def send(self, packet: Packet, now: cython.longlong) -> cython.bint:
         """Take a packet of one segment; False if there is no room for it now."""
         data: cython.bint = packet.priority != CLASS_CONTROL
-        if data and self.port.data.size >= ROOM:
+        if data and self.port.data.size >= self.room:
             return False
         number: cython.longlong = self._number(packet.dst)
         if number < 0:
@@ -104,44 +105,57 @@ class Exit(Node):
 
 
 class SimNic:
-    """The Nic over a HostPort. Time is the loop's; `wait` is not for it, since the loop drives all hosts at once."""
+    """The Nic over the ports of one host, one on each plane; a packet leaves by the one that has its source address.
+    Time is the loop's; `wait` is not for it, since the loop drives all hosts at once."""
 
-    def __init__(self, host: HostPort, address: bytes, caps: NicCaps) -> None:
-        self.host = host
-        self.address = address
+    def __init__(self, ends: Sequence[HostPort], addresses: Sequence[bytes], caps: NicCaps) -> None:
+        self.ends = dict(zip(addresses, ends, strict=True))
+        self.addresses = tuple(addresses)
+        self.address = addresses[0]
         self.caps = caps
+        self.first = ends[0]
+        for end in ends:
+            end.room = ROOM if len(ends) == 1 else 2 * ROOM  # a port that is busy holds up the others
 
     def now(self) -> Time:
-        return self.host.loop.now
+        return self.first.loop.now
 
     def send(self, packets: Sequence[Packet]) -> int:
-        host = self.host
-        now: cython.longlong = host.loop.now
+        now: cython.longlong = self.first.loop.now
         taken = 0
         for packet in packets:
-            if not host.send(packet, now):
+            end = self.first if len(self.addresses) == 1 else self.ends[packet.src]
+            if not end.send(packet, now):
                 break
             taken += 1
         return taken
 
     def receive(self, limit: int) -> list[Packet]:
-        packets, self.host.inbox = self.host.inbox, []
+        packets: list[Packet] = []
+        for end in self.ends.values():
+            if end.inbox:
+                packets += end.inbox
+                end.inbox = []
         return packets
 
     def wait(self, until: Time | None) -> None:
         raise NicError("wait: time on a simulated fabric is moved by its loop")
 
     def next_event(self) -> Time:
-        """The loop calls when something happens; nothing must be waited for."""
+        """Never: the loop calls when something arrives."""
         return NEVER
 
     def alarm(self, due: Time) -> None:
         """Nothing to do: who drives a host asks for its timer."""
 
     def counters(self) -> dict[str, int]:
-        """Frames that this port sent, of each class."""
-        port = self.host.port
-        return {"data_frames": port.packets, "control_frames": port.control_packets}
+        """Frames that the ports sent, of each class."""
+        ports = [end.port for end in self.ends.values()]
+        return {
+            "data_frames": sum(port.packets for port in ports),
+            "control_frames": sum(port.control_packets for port in ports),
+        }
 
     def close(self) -> None:
-        self.host.on_arrival = self.host.on_room = None
+        for end in self.ends.values():
+            end.on_arrival = end.on_room = None
