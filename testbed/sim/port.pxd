@@ -60,7 +60,7 @@ cdef class Port(Event):
     cpdef object set_rate(self, long long rate)
     cpdef object send(self, Frame frame, long long now)
     cpdef object pause(self, long long now, bint stop)
-    cpdef long long next_free(self)
+    cpdef long long backlog(self, long long now)
     cdef bint _fits(self, long long size)
     cdef bint _trimmed(self, Frame frame)
     cdef object _enter_control(self, Frame frame, long long now)

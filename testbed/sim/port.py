@@ -22,7 +22,7 @@ import cython
 from testbed.sim.frame import Frame, Frames, Queue
 from testbed.sim.loop import Event, Loop
 from testbed.sim.mix import mix
-from transport.clock import NEVER, transmit_time
+from transport.clock import transmit_time
 from transport.packet import CE, NOT_ECT, Hop, Packet
 
 if TYPE_CHECKING:
@@ -277,9 +277,10 @@ class Port(Event):
             if self.place < 0 and self.data.first is not None:
                 self.loop.arm(self, self.free_at)
 
-    def next_free(self) -> cython.longlong:
-        """When it can take the next frame without a wait; NEVER while it is paused with frames in it."""
-        return NEVER if self.paused and self.data.first is not None else self.free_at
+    def backlog(self, now: cython.longlong) -> cython.longlong:
+        """Picoseconds for what is in it and not yet sent, of the data class."""
+        busy: cython.longlong = self.free_at - now if self.free_at > now else 0
+        return busy + transmit_time(self.data.size, self.rate)
 
 
 class Waiting:

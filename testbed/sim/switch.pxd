@@ -10,4 +10,4 @@ cdef class Switch(Node):
     cdef public list down
     cdef public list ways
     cdef public long long unreachable
-    cdef long long _choose(self, Frame frame, object ways, unsigned long long count)
+    cdef long long _choose(self, Frame frame, object ways, unsigned long long count, long long now)

@@ -46,10 +46,10 @@ class Switch(Node):
         else:
             ways: tuple[Port, ...] = self.ways[frame.edge]
             count: cython.ulonglong = len(ways)
-            port = ways[0] if count == 1 else ways[self._choose(frame, ways, count)]
+            port = ways[0] if count == 1 else ways[self._choose(frame, ways, count, now)]
         port.send(frame, now)
 
-    def _choose(self, frame: Frame, ways: Ports, count: cython.ulonglong) -> cython.longlong:
+    def _choose(self, frame: Frame, ways: Ports, count: cython.ulonglong, now: cython.longlong) -> cython.longlong:
         golden: cython.ulonglong = 0x9E3779B97F4A7C15
         mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
         seed: cython.ulonglong = self.seed
@@ -64,4 +64,4 @@ class Switch(Node):
         two: cython.longlong = ((drawn >> 32) & 0xFFFFFF) % count
         first: Port = ways[one]
         second: Port = ways[two]
-        return two if second.data.size < first.data.size else one
+        return two if second.backlog(now) < first.backlog(now) else one
