@@ -204,9 +204,9 @@ class World:
         now = self.loop.now
         for host in self.hosts:
             host.nic.begin(now)
-        named = dict(self.fabric.all_ports())
+        built = {name: (port, port.rate) for name, port in self.fabric.all_ports()}
         for change in self.changes:
-            ports = [(named[name], named[name].rate) for name in change.ports]
+            ports = [built[name] for name in change.ports]
             event = _Change(change, ports)
             if change.at:
                 self.loop.arm(event, now + change.at)
