@@ -174,9 +174,12 @@ class Port(Event):
         if ingress is not None:
             frame.ingress = None
             ingress.release(frame.size, self.loop.now)
-        if self.trim and packet.length > 0:
-            self.trimmed += 1
-            packet.trimmed = True
+        if self.trim:
+            if packet.length > 0:
+                self.trimmed += 1
+                packet.trimmed = True
+            elif packet.ecn != NOT_ECT:  # a probe: nothing to cut off
+                packet.ecn = CE
             frame.data = False
             frame.size = HEADER_BYTES
             return True

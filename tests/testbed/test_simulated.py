@@ -14,7 +14,6 @@ import pytest
 from testbed import runner, scenario
 from testbed.progress import Silent
 from testbed.report import RunResult
-
 from transport.errors import ConfigError
 
 
@@ -73,7 +72,7 @@ def test_one_seed_gives_one_result_and_another_seed_another() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "4711"])
 def test_the_hash_seed_and_the_build_change_nothing(hash_seed: str) -> None:
-    """The digest was made interpreted and is the same compiled; regenerate it here when a change of behaviour is meant."""
+    """The digest was made interpreted and is the same compiled. A new one is printed where a change is meant."""
     code = "from tests.testbed.test_simulated import *; name, o = CONGESTED; print(digest(run(name, *o)))"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": hash_seed}, cwd=ROOT, capture_output=True,
