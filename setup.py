@@ -19,6 +19,7 @@ from setuptools.errors import CompileError
 #: Modules compiled from their own .py file (attributes typed in the .pxd beside it).
 HOT = [
     "cc.base",
+    "cc.credit",
     "cc.dctcp",
     "cc.fixed",
     "cc.nscc",
@@ -39,6 +40,7 @@ HOT = [
     "transport.context",
     "transport.control",
     "transport.counters",
+    "transport.credits",
     "transport.dormant",
     "transport.endpoint",
     "transport.flight",

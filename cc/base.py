@@ -55,7 +55,8 @@ class Control:
     """Base class; by itself it leaves window and rate alone.
 
     Class attributes: `name` as in the registry, `source` (paper, section, or specification), `summary` in a line,
-    `needs` (of SIGNALS, the NicCaps fields that must be true), `Parameters` (the dataclass of parameters).
+    `needs` (of SIGNALS, the NicCaps fields that must be true), `credits` (the receiver grants what is sent; such a
+    control has CreditParameters), `Parameters` (the dataclass of parameters).
 
     A subclass calls super().__init__ first: window becomes one bandwidth-delay product, rate 0. It compares times only
     with env.now and with each other.
@@ -65,6 +66,7 @@ class Control:
     source = ""
     summary = ""
     needs: ClassVar[frozenset[str]] = frozenset()
+    credits: ClassVar[bool] = False
     Parameters: ClassVar[type[Parameters]] = Parameters
 
     def __init__(self, parameters: Any, env: Environment) -> None:

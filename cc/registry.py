@@ -28,6 +28,7 @@ BUILT_IN = {
     "dctcp": "cc.dctcp:Dctcp",
     "swift": "cc.swift:Swift",
     "nscc": "cc.nscc:Nscc",
+    "credit": "cc.credit:CreditControl",
 }
 
 #: Arguments the engine gives, after self.

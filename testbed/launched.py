@@ -15,7 +15,7 @@ from testbed.errors import RunError
 from testbed.rank_process import MAX_LINE, carry_out
 from testbed.scenario import Scenario
 from transport.bootstrap import PeerGoneError
-from transport.errors import ConfigError, PolyroceError
+from transport.errors import ConfigError, NegotiationError, PolyroceError
 from transport.group import Group
 from transport.launch import World
 
@@ -33,9 +33,11 @@ def joined(wanted: bool) -> Iterator[Group | None]:
     try:
         group = Group.join(world, max_line=MAX_LINE)
     except PolyroceError as error:
-        raise type(error)(
+        text = (
             f"rank {world.rank} of {world.size} of {world.launcher}: {error} (--launcher off runs without the others)"
-        ) from None
+        )
+        # A Refusal is one for its peer; here it is told to the user.
+        raise (NegotiationError if isinstance(error, NegotiationError) else type(error))(text) from None
     finished = False
     try:
         yield group

@@ -25,7 +25,7 @@ from transport.exchange import MAX_LINE, PATIENCE, PORT, Exchange, PeerGoneError
 
 __all__ = ["MAX_LINE", "PATIENCE", "PORT", "Channel", "Listener", "PeerGoneError", "connect"]
 
-#: Peers that may be in their handshake at one Listener; the next ones wait in the kernel's queue.
+#: Peers that may be in their handshake at one Listener; another one takes the place of the oldest.
 _MOST_COMING = 64
 
 
@@ -277,14 +277,17 @@ class Listener:
         """Until something may have happened; takes in who has come."""
         ends = [peer.deadline for peer in self._coming] + ([] if deadline is None else [deadline])
         reading: list[Any] = [peer for peer in self._coming if not peer.writing]
-        if len(self._coming) < _MOST_COMING:
-            reading.append(self._socket)
+        reading.append(self._socket)
         writing = [peer for peer in self._coming if peer.writing]
         _ready(reading, writing, max(0.0, min(ends) - now) if ends else None)
-        if len(self._coming) < _MOST_COMING:
-            with contextlib.suppress(BlockingIOError, ConnectionError):
-                connected, peer = self._socket.accept()
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connected, peer = self._socket.accept()
+            try:
                 self._coming.append(_Coming(connected, str(peer[0]), self._ssl))
+            except OSError:  # it is gone again
+                connected.close()
+            if len(self._coming) > _MOST_COMING:  # the one that has kept quiet for longest makes room
+                self._coming.pop(0).channel.close()
 
     def close(self) -> None:
         for peer in self._coming:

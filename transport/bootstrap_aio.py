@@ -127,7 +127,7 @@ class AsyncListener:
         self.port = port
         self._ssl = ssl
         self._server: asyncio.Server | None = None
-        self._coming: set[asyncio.Task[None]] = set()
+        self._coming: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._arrived: asyncio.Queue[AsyncChannel | NegotiationError] = asyncio.Queue(_MOST_COMING)
 
     async def start(self) -> None:
@@ -168,12 +168,16 @@ class AsyncListener:
 
     def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer connected."""
-        if len(self._coming) + self._arrived.qsize() >= _MOST_COMING:
+        if self._arrived.full():
             writer.close()
             return
+        if len(self._coming) >= _MOST_COMING:  # the one that has kept quiet for longest makes room
+            oldest = next(iter(self._coming))
+            oldest.cancel()
+            self._coming.pop(oldest)
         task = asyncio.ensure_future(self._greet(reader, writer))
-        self._coming.add(task)
-        task.add_done_callback(self._coming.discard)
+        self._coming[task] = None
+        task.add_done_callback(lambda done: self._coming.pop(done, None))
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str(writer.get_extra_info("peername")[0])
@@ -186,15 +190,23 @@ class AsyncListener:
                 await channel.hello()
         except NegotiationError as error:
             channel.close()
-            self._arrived.put_nowait(error)
+            self._arrive(error)
         except TimeoutError:
             channel.close()
-            self._arrived.put_nowait(NegotiationError(f"{peer} did not send hello in time"))
+            self._arrive(NegotiationError(f"{peer} did not send hello in time"))
         except asyncio.CancelledError:
             channel.close()
             raise
         else:
-            self._arrived.put_nowait(channel)
+            self._arrive(channel)
+
+    def _arrive(self, arrived: AsyncChannel | NegotiationError) -> None:
+        """Hand it to `accept`, unless too many wait for that already."""
+        try:
+            self._arrived.put_nowait(arrived)
+        except asyncio.QueueFull:
+            if isinstance(arrived, AsyncChannel):
+                arrived.close()
 
 
 async def connect(

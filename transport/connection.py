@@ -24,6 +24,8 @@ from transport.control import (
     Atomic,
     AtomicReply,
     Close,
+    Credit,
+    Demand,
     Msg,
     Nack,
     Probe,
@@ -33,8 +35,9 @@ from transport.control import (
     Reject,
     Terminate,
 )
+from transport.credits import Granter
 from transport.dormant import Dormant, awaken, fall_asleep
-from transport.errors import ConfigError, LocalProtocolError
+from transport.errors import ConfigError, LocalProtocolError, NegotiationError
 from transport.packet import CE, CNP, CONTROL, DATA, DATAGRAM, Packet, Packets
 from transport.placement import EXPOSED
 from transport.receiver import Receiver
@@ -106,6 +109,10 @@ class Connection(Source):
         for need in sorted(chosen.needs):
             if not getattr(caps, need, False):
                 raise ConfigError(f"control {chosen.name} needs {need}, which this Nic does not give")
+        if chosen.credits and remote.control != self.parameters.control:
+            raise NegotiationError(
+                f"control: {self.parameters.control} here, {remote.control} at the peer: credits need the same at both"
+            )
         context.control = registry.make(chosen, config.control_parameters, environment)
         peer = self.endpoint.peer(tuple(map(bytes.fromhex, remote.addresses)))
         peer.users += 1
@@ -126,6 +133,8 @@ class Connection(Source):
         context.base_rtt = caps.base_rtt
         context.rto_min = config.least_rto(caps)
         context.pacer.slack = 0 if caps.virtual_time else 100 * US
+        if chosen.credits:
+            self.endpoint.give_credits(context, context.control)
         if self.dormant is None:  # receives were posted
             fall_asleep(self)
         rest: Dormant = self.dormant  # type: ignore[assignment]
@@ -260,6 +269,13 @@ class Connection(Source):
         if sent < limit and (self.state == State.RTS or self.state == State.SQD):
             idle = self.sender.flow.oldest is None
             sent += self.sender.transmit(now, data, limit - sent)
+            account = self.context.account
+            if account is not None and account.due() <= now:
+                path = self.context.paths.paths[self.context.paths.select(now, self.context.flow, -1)]
+                packet = self.context.packet(DATAGRAM, path.entropy, 1, path.plane)
+                packet.control = account.demand(now)
+                out.append(packet)
+                sent += 1
             if idle and data:
                 self.context.peer.activity(now, self)
             if self.responder.pending and not self.sender.responding():
@@ -457,6 +473,14 @@ class Connection(Source):
                 counters.dropped_bad_probe += 1
         elif isinstance(control, Reject):
             self._rejected(now, control)
+        elif isinstance(control, Credit) and self.context.account is not None:
+            if not self.context.account.credit(now, control.total):
+                counters.dropped_bad_control += 1
+            self.context.wake()
+        elif isinstance(control, Demand) and self.context.grant is not None:
+            plane = self.context.plane_of(packet)
+            granter: Granter = self.endpoint.granter  # type: ignore[assignment]
+            granter.on_demand(now, self.context.grant, control, packet, plane)
         elif isinstance(control, Nack):
             if not self.recovery.trimmed(now, control.seq, control.psn):
                 counters.dropped_bad_control += 1
@@ -497,6 +521,8 @@ class Connection(Source):
         due: cython.longlong = min(self.receiver.ack_due, self.closing.until)
         due = min(due, self.recovery.next_timeout(now))
         due = min(due, self.sender.paced_until(now))
+        if self.context.account is not None:
+            due = min(due, max(self.context.account.due(), now))
         if due == NEVER:
             due = self._asleep_at() if self.idle() else self._keep_alive_at()
         if due != self.deadline:

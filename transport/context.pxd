@@ -1,6 +1,7 @@
 from cc.base cimport Control
 from cc.signals cimport AckSignal, LossSignal
 from transport.counters cimport Counters
+from transport.credits cimport Account, Grant
 from transport.packet cimport Packet
 from transport.pacing cimport Pacer
 from transport.paths cimport PathSet
@@ -18,6 +19,8 @@ cdef class Context:
     cdef public PathSet paths
     cdef public Control control
     cdef public Pacer pacer
+    cdef public Account account
+    cdef public Grant grant
     cdef public AckSignal ack_signal
     cdef public LossSignal loss_signal
     cdef public long long qpn

@@ -9,6 +9,7 @@ import cython
 from cc.base import Control
 from cc.signals import AckSignal, LossSignal
 from transport.counters import Counters
+from transport.credits import Account, Grant
 from transport.pacing import Pacer
 from transport.packet import CLASS_CONTROL, PSN_MASK, Packet
 from transport.paths import PathSet
@@ -50,6 +51,8 @@ class Context:
         self.paths: PathSet = None  # type: ignore[assignment]
         self.control: Control = None  # type: ignore[assignment]
         self.pacer = Pacer(0)
+        self.account: Account | None = None  # both only with receiver credits
+        self.grant: Grant | None = None
         self.ack_signal, self.loss_signal = signals  # filled anew for each event: all connections share them
         self.qpn = 0
         self.peer_qpn = 0

@@ -214,14 +214,17 @@ class ProbeReply:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Demand:
-    """Cumulative bytes the sender ever wanted to send, retransmissions included."""
+    """Cumulative bytes that the sender ever wanted to send, copies included; of them, those that it sends without
+    credit; and those that it has declared lost without being told that a switch trimmed them."""
 
     total: int
+    unsolicited: int = 0
+    lost: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Credit:
-    """Cumulative bytes the receiver ever granted."""
+    """Cumulative bytes that the receiver ever granted, beside the unsolicited ones."""
 
     total: int
 

@@ -1,5 +1,6 @@
 from transport.connection cimport Connection
 from transport.counters cimport Counters
+from transport.credits cimport Granter
 from transport.packet cimport Packet
 from transport.table cimport Table
 from transport.timers cimport Source, Timers
@@ -23,6 +24,7 @@ cdef class Endpoint:
     cdef public list deferred
     cdef public long long now
     cdef public long long late
+    cdef public Granter granter
     cdef object _notice_standstill(self, long long now)
     cpdef object receive(self, Packet packet, long long now)
     cpdef object handle_timeout(self, long long now)

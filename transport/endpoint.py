@@ -18,6 +18,7 @@ from transport.config import MAX_PLANES, PROTOCOL_VERSION, ConnectionParameters,
 from transport.connection import Connection
 from transport.context import Context
 from transport.counters import Counters
+from transport.credits import Account, Grant, Granter
 from transport.errors import ConfigError
 from transport.nic.base import NicCaps
 from transport.packet import Packet
@@ -29,6 +30,7 @@ from transport.timers import Source, Timers
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
+    from typing import Any
 
     from transport.paths import PathEvent
     from transport.responder import Responder
@@ -75,6 +77,7 @@ class Endpoint:
         self.resting: deque[tuple[Time, int]] = deque()
         self.deferred: list[Responder] = []  # run when the packets of the last poll_transmit have been sent
         self.now = 0
+        self.granter: Granter | None = None
         self.late = config.least_rto(caps)
 
     # Objects
@@ -118,8 +121,19 @@ class Endpoint:
             self.peers[addresses] = peer
         return peer
 
+    def give_credits(self, context: Context, control: Any) -> None:
+        """A connection whose control leaves it to the receiver what is sent. The first one settles how this endpoint
+        grants."""
+        if self.granter is None:
+            bdp = max(self.config.mtu, int(self.caps.rate / 8 * self.caps.base_rtt / 1e12))
+            self.granter = Granter(self.timers, self.ready, self.caps, control.parameters, bdp)
+        context.account = Account(control.first, context.probe_timeout())
+        context.grant = Grant(context)
+
     def forget(self, connection: Connection) -> None:
         """A queue pair is gone. Its number rests until no packet of its time can be on its way any more."""
+        if connection.context.grant is not None:
+            self.granter.end(connection.context.grant)  # type: ignore[union-attr]
         peer = connection.context.peer
         if peer is not None:
             peer.leave(connection)

@@ -10,6 +10,7 @@ known before the transport can be used, not for data. Every wait has a deadline,
 
 from __future__ import annotations
 
+import contextlib
 import ssl as tls
 import time
 from types import TracebackType
@@ -49,8 +50,18 @@ class Group:
         """What each rank gave, in order of rank, at every rank. item: anything that JSON can carry."""
         if self.world.rank:
             self.channels[0].send({"type": "gather", "item": item})
-            return list(self.channels[0].receive("gathered")["items"])
-        items = [item, *(channel.receive("gather").get("item") for channel in self.channels.values())]
+            items = self.channels[0].receive("gathered").get("items")
+            if not isinstance(items, list) or len(items) != self.world.size:
+                raise self.channels[0].refuse(f"items = {items!r:.80}: a list of {self.world.size} is allowed")
+            return items
+        items = [item]
+        try:
+            items += [channel.receive("gather").get("item") for channel in self.channels.values()]
+        except NegotiationError as error:
+            for channel in self.channels.values():
+                with contextlib.suppress(NegotiationError):  # it may be the one that is missing
+                    channel.refuse(str(error))
+            raise
         for channel in self.channels.values():
             channel.send({"type": "gathered", "items": items})
         return items
@@ -98,7 +109,9 @@ def _gather(world: World, patience: float, ssl: tls.SSLContext | None, max_line:
             except NegotiationError:
                 continue  # a stranger, or one that gave up; the deadline ends this
             try:
-                message = channel.receive("join")
+                message = channel.receive(
+                    "join", patience=max(0.0, min(bootstrap.PATIENCE, deadline - time.monotonic()))
+                )
             except NegotiationError:
                 channel.close()
                 continue

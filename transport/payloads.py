@@ -79,6 +79,7 @@ _NACK = Struct(">BxHII")
 _REJECT = Struct(">BBxxIIQ")
 _PROBE = Struct(">BBHQI")
 _TOTAL = Struct(">BxxxQ")
+_DEMAND = Struct(">BxxxQQQ")
 
 _ZERO = b"\0\0\0\0"
 _HOLD_UNIT = 1000  # picoseconds
@@ -137,7 +138,8 @@ def _encode(control: Control) -> bytes:
     if isinstance(control, ProbeReply):
         return _PROBE.pack(PROBE_REPLY, control.marked, control.entropy, control.nonce, _hold(control.hold))
     if isinstance(control, Demand):
-        return _TOTAL.pack(DEMAND, _fitting(control, control.total))
+        totals = (control.total, control.unsolicited, control.lost)
+        return _DEMAND.pack(DEMAND, *[_fitting(control, total) for total in totals])
     if isinstance(control, Credit):
         return _TOTAL.pack(CREDIT, _fitting(control, control.total))
     if isinstance(control, RecvAdvert):
@@ -248,7 +250,7 @@ def decode(data: bytes, reliable: cython.bint) -> Control:
         raise WireError(f"control type {kind:#x} has {size} bytes instead of {layout.size}")
     values = layout.unpack(data)
     if kind == DEMAND:
-        control: Control = Demand(_size(values[1]))
+        control: Control = Demand(_size(values[1]), _size(values[2]), _size(values[3]))
     elif kind == CREDIT:
         control = Credit(_size(values[1]))
     elif kind == READ_REQ:
@@ -282,7 +284,7 @@ def decode(data: bytes, reliable: cython.bint) -> Control:
 
 _LAYOUTS = {
     READ_REQ: _READ_REQ, ATOMIC: _ATOMIC, ATOMIC_REPLY: _ATOMIC_REPLY, TERMINATE: _TERMINATE, CLOSE: _CLOSE,
-    RETIRE: _RETIRE, RETIRED: _RETIRED, NACK: _NACK, REJECT: _REJECT, DEMAND: _TOTAL, CREDIT: _TOTAL,
+    RETIRE: _RETIRE, RETIRED: _RETIRED, NACK: _NACK, REJECT: _REJECT, DEMAND: _DEMAND, CREDIT: _TOTAL,
 }  # fmt: skip
 
 

@@ -149,6 +149,8 @@ class Receiver:
                 ledger.record(first + i, packet.segment_length(i), marked)
                 context.counters.bytes_placed += packet.segment_length(i)
         context.counters.data_packets_received += count
+        if context.grant is not None:
+            self.connection.endpoint.granter.arrived(now, context.grant, packet.length, False)
         self._trigger(
             now, SPACE_DATA, (packet.seq + count - 1) & 0xFFFFFFFF, (packet.psn + count - 1) & PSN_MASK, packet
         )
@@ -164,6 +166,8 @@ class Receiver:
         """The header of a segment whose payload a switch cut off: ask for it again, unless another copy has come."""
         context = self.context
         context.counters.trims_received += 1
+        if context.grant is not None:
+            self.connection.endpoint.granter.arrived(now, context.grant, packet.length, True)
         state: cython.int = self.ledger.classify(unwrap(packet.seq, self.ledger.edge))
         if state == 2:
             context.counters.dropped_outside_window += 1

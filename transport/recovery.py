@@ -268,6 +268,8 @@ class Recovery:
         size: cython.longlong = sender.size(send.work, dsn)
         sender.lose(now, send, dsn)
         sender.missing.append(dsn)
+        if context.account is not None:
+            context.account.lost -= size  # the peer has seen it
         context.counters.losses += 1
         signal: LossSignal = context.loss_signal
         signal.lost_bytes = size

@@ -89,6 +89,8 @@ class Responder:
             if region.view is not None:
                 start = request.address - region.address
                 work.data = region.view[start : start + request.length]
+        if self.context.account is not None:
+            self.sender.want(work)
         self.sender.starter.responses.append(work)
         self.context.wake()
         return True

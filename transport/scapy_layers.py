@@ -246,7 +246,10 @@ class ProbeReply(Probe):
 
 class Demand(_Typed):
     name = "polyroce DEMAND"
-    fields_desc = [ByteEnumField("type", 0x25, _TYPES), ThreeBytesField("reserved", 0), LongField("total", 0)]
+    fields_desc = [
+        ByteEnumField("type", 0x25, _TYPES), ThreeBytesField("reserved", 0), LongField("total", 0),
+        LongField("unsolicited", 0), LongField("lost", 0),
+    ]  # fmt: skip
 
 
 class Credit(_Typed):

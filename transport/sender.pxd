@@ -1,5 +1,6 @@
 from transport.channel cimport Channel, Reliable
 from transport.context cimport Context
+from transport.credits cimport Account
 from transport.flight cimport Flow, Send, Subflow
 from transport.packet cimport Packet
 from transport.starter cimport Starter
@@ -28,6 +29,7 @@ cdef class Sender:
     cpdef long long paced_until(self, long long now)
     cdef bint _window_open(self, long long size)
     cdef bint _paced_out(self, long long now)
+    cdef bint _uncredited(self)
     cdef bint _readable(self, long long now, Work work)
     cdef bint _send_new(self, long long now, object out)
     cdef bint _retransmit(self, long long now, object out)

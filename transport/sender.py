@@ -14,8 +14,9 @@ import cython
 
 from transport.channel import Channel, Reliable
 from transport.clock import NEVER
-from transport.completion import Status
+from transport.completion import Opcode, Status
 from transport.context import Context
+from transport.credits import Account
 from transport.errors import QueueFullError
 from transport.flight import Flow, Send, Subflow
 from transport.packet import CLASS_DATA, DATA, ECT_0, Packet, Packets
@@ -63,8 +64,17 @@ class Sender:
         depth = self.context.config.sq_depth
         if len(self.queue) >= depth:
             raise QueueFullError(f"send queue is full: {len(self.queue)} requests outstanding, sq_depth = {depth}")
+        if self.context.account is not None and (
+            work.opcode == Opcode.RDMA_WRITE or (work.opcode == Opcode.SEND and work.length > self.context.inline)
+        ):
+            self.want(work)
         self.queue.append(work)
         self.starter.unsent.append(work)
+
+    def want(self, work: Work) -> None:
+        """Ask the peer for credit for a request, or for a response to one of its own."""
+        account: Account = self.context.account  # type: ignore[assignment]
+        account.want(work.length, self.flow.oldest is None and not self.missing)
 
     def idle(self) -> bool:
         """Nothing posted, nothing outstanding."""
@@ -132,6 +142,10 @@ class Sender:
     def _paced_out(self, now: cython.longlong) -> cython.bint:
         return self.context.control.rate > 0 and self.context.pacer.next_at > now
 
+    def _uncredited(self) -> cython.bint:
+        account: Account | None = self.context.account
+        return account is not None and not account.may_send()
+
     def number(self, work: Work) -> None:
         """Give `work` the next range of DSNs: at least one, a message of 0 bytes is one segment of 0 bytes
         (rules P1, P3)."""
@@ -153,7 +167,7 @@ class Sender:
             return False
         segment: cython.longlong = context.segment
         room: cython.longlong = self.una + context.window - self.next
-        if room <= 0 or self._paced_out(now):
+        if room <= 0 or self._paced_out(now) or self._uncredited():
             return False
         size: cython.longlong = min(segment, work.length - work.sent * segment)
         if not self._window_open(size):
@@ -187,6 +201,8 @@ class Sender:
             return False
         segment: cython.longlong = self.context.segment
         if not self._window_open(min(segment, work.length - (dsn - work.first) * segment)) or self._paced_out(now):
+            return False
+        if self._uncredited():
             return False
         self.missing.popleft()
         count: cython.longlong = 1
@@ -292,6 +308,8 @@ class Sender:
         segment: cython.longlong = context.segment
         size: cython.longlong = min(count * segment, work.length - (dsn - work.first) * segment)
         self.in_flight += size
+        if context.account is not None:
+            context.account.spent += size
         subflow.path.in_flight += size
         subflow.path.sent_at = now
         self.last_sent_at = now
@@ -343,6 +361,11 @@ class Sender:
     def lose(self, now: cython.longlong, send: Send, dsn: cython.longlong) -> None:
         """Segment `dsn` of `send`, which is in flight, is declared lost. It is not yet queued to be sent again."""
         self.state[dsn & self.mask] = _LOST
+        account: Account | None = self.context.account
+        if account is not None:
+            size: cython.longlong = self.size(send.work, dsn)
+            account.wanted += size
+            account.lost += size
         self._leave(send, dsn)
 
     def requeue(self, now: cython.longlong, send: Send, below: cython.longlong) -> cython.longlong:

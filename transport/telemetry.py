@@ -154,6 +154,7 @@ class _Process:
         """How many connections to list, if somebody waits for a dump; the question is taken away."""
         path = registry(os.geteuid()) / f"{os.getpid()}.ask"
         try:
+            _check(path.parent)
             text = path.read_text(encoding="ascii")
             path.unlink()
             return int(text)
@@ -183,9 +184,7 @@ def _prepare(folder: Path) -> None:
     """Make the folder, or see that it is this user's alone; take away what dead processes left. PermissionError, and
     whatever the system says."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o170077 != 0o040000:
-        raise PermissionError(f"{folder} is not a folder of this user alone")
+    _check(folder)
     for path in folder.iterdir():
         with suppress(OSError, ValueError, KeyError, TypeError):
             start = start_time(int(path.name.partition(".")[0]))
@@ -193,15 +192,26 @@ def _prepare(folder: Path) -> None:
                 path.unlink()
 
 
+def _check(folder: Path) -> None:
+    """PermissionError if others may write there, or it is no folder."""
+    status = folder.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o170077 != 0o040000:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+
+
 def _unlink() -> None:
     """Take away what this process, or an earlier one with its number, has filed."""
-    for suffix in ("json", "ask", "state"):
-        with suppress(OSError):
-            (registry(os.geteuid()) / f"{os.getpid()}.{suffix}").unlink()
+    folder = registry(os.geteuid())
+    with suppress(OSError):
+        _check(folder)
+        for suffix in ("json", "ask", "state"):
+            with suppress(OSError):
+                (folder / f"{os.getpid()}.{suffix}").unlink()
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or nothing."""
+    """Write a file so that a reader sees all of it or nothing, in a folder that is this user's alone or not at all."""
+    _check(path.parent)
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)

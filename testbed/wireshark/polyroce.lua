@@ -84,8 +84,8 @@ local LAYOUTS = {
     [0x24] = { name = "PROBE_REPLY", size = 16,
         { 1, 1, "marked", values = YES_NO }, { 2, 2, "entropy", hex = true }, { 4, 8, "nonce", hex = true },
         { 12, 4, "hold" } },
-    [0x25] = { name = "DEMAND", size = 12,
-        { 1, 3 }, { 4, 8, "total", bits = 63 } },
+    [0x25] = { name = "DEMAND", size = 28,
+        { 1, 3 }, { 4, 8, "total", bits = 63 }, { 12, 8, "unsolicited", bits = 63 }, { 20, 8, "lost", bits = 63 } },
     [0x26] = { name = "CREDIT", size = 12,
         { 1, 3 }, { 4, 8, "total", bits = 63 } },
 }

@@ -213,7 +213,7 @@ class Grammar:
         return ProbeReply(nonce, paths[self.bits(8) % len(paths)].entropy, self.bits(32) * 1000, self.bits(1) == 1)
 
     def _credit(self) -> Control:
-        return (Demand, Credit)[self.bits(1)](self.bits(63))
+        return Demand(self.bits(63), self.bits(63), self.bits(63)) if self.bits(1) else Credit(self.bits(63))
 
     def _retire(self) -> Control:
         if self.bits(1):

@@ -83,7 +83,7 @@ CONTROLS: tuple[Control, ...] = (
     Reject(1, 2, 3, Status.REM_ACCESS_ERR),
     Probe(0x1122334455667788, 0xC004),
     ProbeReply(0x1122334455667788, 0xC004, 2_000_000, True),
-    Demand(1 << 40),
+    Demand(1 << 40, 1 << 20, 7),
     Credit(1 << 40),
 )
 UNRELIABLE = (Ack, Nack, Reject, Probe, ProbeReply, Demand, Credit)

@@ -134,7 +134,7 @@ MAKERS: tuple[Callable[[random.Random], Control], ...] = (
     lambda r: Reject(r.getrandbits(32), r.getrandbits(32), r.getrandbits(64), status_of(r)),
     lambda r: Probe(r.getrandbits(64), r.getrandbits(16)),
     lambda r: ProbeReply(r.getrandbits(64), r.getrandbits(16), r.getrandbits(32) * 1000, r.random() < 0.5),
-    lambda r: Demand(r.getrandbits(63)),
+    lambda r: Demand(r.getrandbits(63), r.getrandbits(63), r.getrandbits(63)),
     lambda r: Credit(r.getrandbits(63)),
 )  # fmt: skip
 

@@ -237,6 +237,6 @@ def test_a_rank_that_leaves_in_the_middle_is_noticed() -> None:
     errors = at_every_rank(worlds(3), action)
     assert [str(error) for error in errors] == [
         "rank 2 ended the bootstrap channel without a bye",
-        "rank 0 ended the bootstrap channel without a bye",
+        "rank 0 refused: rank 2 ended the bootstrap channel without a bye",
         "gave up",
     ]

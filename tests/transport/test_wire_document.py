@@ -85,7 +85,7 @@ RECORDS: dict[str, Control] = {
     "REJECT": Reject(0xB01, 0xB02, 0xB03, Status.REM_OP_ERR),
     "PROBE": Probe(0xC01, 0xC02),
     "PROBE_REPLY": ProbeReply(0xD01, 0xD02, 0xD03000, True),
-    "DEMAND": Demand(0xE01),
+    "DEMAND": Demand(0xE01, 0xE02, 0xE03),
     "CREDIT": Credit(0xF01),
 }
 

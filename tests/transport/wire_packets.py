@@ -93,7 +93,7 @@ unreliable: st.SearchStrategy[Control] = st.one_of(
     st.builds(Reject, u32, u32, u64, statuses),
     st.builds(Probe, u64, u16),
     st.builds(ProbeReply, u64, u16, holds, st.booleans()),
-    st.builds(Demand, sizes),
+    st.builds(Demand, sizes, sizes, sizes),
     st.builds(Credit, sizes),
 )
 

@@ -79,12 +79,13 @@ class Device(DeviceBase):
         if self.closed:
             return
         pairs = cast("list[QueuePair]", list(self.queue_pairs.values()))
+        due = self.due(None)
         try:
             if self._failure is None:
                 for pair in pairs:
                     pair._begin_close()
                 for pair in pairs:
-                    await pair.close()
+                    await pair.close(self.left(due))
         finally:
             self.closed = True
             for pair in pairs:
@@ -251,8 +252,9 @@ class QueuePair(QueuePairBase[Coroutine[Any, Any, Completion]]):
         plain data for JSON. Returns what the peer told. ssl: for TLS."""
         self._check_new()
         check_data(data)
+        due = self.device.due(timeout)
         channel = await bootstrap_aio.connect(host, port, ssl=ssl, patience=self.device.patience(timeout))
-        return await self._introduce(channel, data)
+        return await self._introduce(channel, data, due)
 
     async def close(self, timeout: float | None = None) -> None:
         """Finish what was posted, have the peer close too, wait until it needs no answer any more, free the queue pair.
@@ -303,16 +305,20 @@ class QueuePair(QueuePairBase[Coroutine[Any, Any, Completion]]):
         assert result.completion is not None
         return self._judge(operation, result.completion)
 
-    async def _introduce(self, channel: AsyncChannel, data: Any) -> Any:
-        """Tell parameters and data, hear the peer's, connect, and wait until the peer has connected too."""
+    async def _introduce(self, channel: AsyncChannel, data: Any, due: Time) -> Any:
+        """Tell parameters and data, hear the peer's, connect, wait until the peer has connected too, all by `due`."""
+        patience = channel.patience
         try:
+            channel.patience = self.device.left(due)
             theirs, more = await channel.exchange([self.parameters], data=data)
             try:
                 self.connect_to(theirs[0])
             except PolyroceError as error:
                 raise await channel.refuse(str(error)) from None
+            channel.patience = self.device.left(due)
             await channel.send({"type": "connected"})
             await channel.receive("connected")
+            channel.patience = patience
         except BaseException:
             channel.close()
             if self.state != State.INIT:  # connected, but not so the peer
@@ -353,7 +359,8 @@ class Listener:
         """Connect `pair` to the next peer's, see `QueuePair.connect`. Returns what the peer told."""
         pair._check_new()
         check_data(data)
-        return await pair._introduce(await self._listener.accept(pair.device.patience(timeout)), data)
+        due = pair.device.due(timeout)
+        return await pair._introduce(await self._listener.accept(pair.device.patience(timeout)), data, due)
 
     async def close(self) -> None:
         await self._listener.close()

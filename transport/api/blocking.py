@@ -65,11 +65,12 @@ class Device(DeviceBase):
         if self.closed:
             return
         pairs = cast("list[QueuePair]", list(self.queue_pairs.values()))
+        due = self.due(None)
         try:
             for pair in pairs:
                 pair._begin_close()
             for pair in pairs:
-                pair.close()
+                pair.close(self.left(due))
         finally:
             self.closed = True
             self.nic.close()
@@ -180,8 +181,9 @@ class QueuePair(QueuePairBase[Completion]):
         plain data for JSON. Returns what the peer told. ssl: for TLS."""
         self._check_new()
         check_data(data)
+        due = self.device.due(timeout)
         channel = bootstrap.connect(host, port, ssl=ssl, patience=self.device.patience(timeout))
-        return self._introduce(channel, data)
+        return self._introduce(channel, data, due)
 
     def close(self, timeout: float | None = None) -> None:
         """Finish what was posted, have the peer close too, wait until it needs no answer any more, free the queue pair.
@@ -227,16 +229,20 @@ class QueuePair(QueuePairBase[Completion]):
         assert result.completion is not None
         return self._judge(operation, result.completion)
 
-    def _introduce(self, channel: Channel, data: Any) -> Any:
-        """Tell parameters and data, hear the peer's, connect, and wait until the peer has connected too."""
+    def _introduce(self, channel: Channel, data: Any, due: Time) -> Any:
+        """Tell parameters and data, hear the peer's, connect, wait until the peer has connected too, all by `due`."""
+        patience = channel.patience
         try:
+            channel.patience = self.device.left(due)
             theirs, more = channel.exchange([self.parameters], data=data)
             try:
                 self.connect_to(theirs[0])
             except PolyroceError as error:
                 raise channel.refuse(str(error)) from None
+            channel.patience = self.device.left(due)
             channel.send({"type": "connected"})
             channel.receive("connected")
+            channel.patience = patience
         except BaseException:
             channel.close()
             if self.state != State.INIT:  # connected, but not so the peer
@@ -275,7 +281,8 @@ class Listener:
         """Connect `pair` to the next peer's, see `QueuePair.connect`. Returns what the peer told."""
         pair._check_new()
         check_data(data)
-        return pair._introduce(self._listener.accept(pair.device.patience(timeout)), data)
+        due = pair.device.due(timeout)
+        return pair._introduce(self._listener.accept(pair.device.patience(timeout)), data, due)
 
     def close(self) -> None:
         self._listener.close()

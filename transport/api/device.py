@@ -93,6 +93,10 @@ class DeviceBase:
         """`timeout`, or the device's own if None, in seconds."""
         return self.timeout if timeout is None else check_timeout(timeout)
 
+    def left(self, due: Time) -> float:
+        """Seconds until `due`, none if it is over."""
+        return max(0.0, (due - self.nic.now()) / SECOND)
+
     def kick(self) -> None:
         """There may be something to send, or a deadline has moved. A face that runs by itself takes a turn soon."""
 
