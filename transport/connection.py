@@ -521,7 +521,7 @@ class Connection(Source):
         due: cython.longlong = min(self.receiver.ack_due, self.closing.until)
         due = min(due, self.recovery.next_timeout(now))
         due = min(due, self.sender.paced_until(now))
-        if self.context.account is not None:
+        if self.context.account is not None and self.state != State.ERR:
             due = min(due, max(self.context.account.due(), now))
         if due == NEVER:
             due = self._asleep_at() if self.idle() else self._keep_alive_at()
