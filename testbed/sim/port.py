@@ -182,6 +182,7 @@ class Port(Event):
                 packet.ecn = CE
             frame.data = False
             frame.size = HEADER_BYTES
+            frame.tail = 0  # the rest is not waited for
             return True
         self.dropped += 1
         self.frames.give(frame)

@@ -66,6 +66,16 @@ def test_trimming_keeps_the_header_and_sends_it_first() -> None:
     assert (bench.port.trimmed, bench.port.dropped) == (2, 0)
 
 
+def test_a_trimmed_frame_does_not_wait_for_the_tail_that_was_cut_off() -> None:
+    bench = Bench(QueueSpec(data_bytes=4160, control_bytes=4096, trim=True))
+    bench.send(0)
+    bench.send(1)
+    late = bench.frame(2)
+    late.tail = 50 * FULL  # its last bit is still far away
+    bench.port.send(late, 0)
+    assert bench.run() == [(FULL, 0), (FULL + 64 * BYTE, 2), (2 * FULL + 64 * BYTE, 1)]
+
+
 def test_a_full_control_queue_drops_also_what_was_trimmed() -> None:
     bench = Bench(QueueSpec(data_bytes=4160, control_bytes=4096, trim=True))
     for i in range(100):
