@@ -18,7 +18,7 @@ class CreditParameters(Parameters):
     window_bdps: float = parameter(2.0, 0.1, 100.0, "BDP", "most bytes that a sender has outstanding")
     unsolicited_bdps: float = parameter(1.0, 0.0, 2.0, "BDP", "bytes that may be sent without credit after a pause")
     share: float = parameter(0.998, 0.1, 1.0, "share", "of its line rate that a receiver grants")
-    quantum: int = parameter(2, 1, 64, "segments", "granted to one sender at a time")
+    quantum: int = parameter(1, 1, 64, "segments", "granted to one sender at a time")
     outstanding_bdps: float = parameter(1.5, 0.5, 100.0, "BDP", "most bytes granted to one sender and not arrived")
     shortest_first: bool = parameter(False, False, True, "", "serve who wants least, else who was served least")
 

@@ -91,7 +91,7 @@ def _root(
 @app.command()
 def run(
     which: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A scenario by name, or a .toml file.")],
-    on: Annotated[str, typer.Option("--on", help="Network: udp, dgram or loopback.")] = "udp",
+    on: Annotated[str, typer.Option("--on", help="Network: udp, dgram, loopback or sim.")] = "udp",
     ranks: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
     cc: Annotated[str | None, typer.Option("--cc", help="Congestion control: a name or FILE.py:CLASS.")] = None,
     selector: Annotated[str | None, typer.Option(help="Path selector.")] = None,

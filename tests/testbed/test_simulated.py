@@ -236,3 +236,17 @@ def test_cables_are_refused_where_there_are_none() -> None:
 def test_a_run_that_cannot_end_says_what_is_missing() -> None:
     with pytest.raises(Exception, match=r"rank \d+.*requests outstanding with|RETRY_EXC_ERR"):
         run("pair", "size=1000", "messages=1", 'faults.cable=[{cables = "h1-*", down = true}]')
+
+
+@pytest.mark.parametrize("name", ["s1-one-flow", "w1-incast-32", "w3-moving-port"])
+def test_rows_of_the_comparison_set_meet_their_bounds(name: str) -> None:
+    result = run(name)
+    assert result.passed, result.to_json()
+    assert any("tail_fct_us" in str(verdict) for verdict in result.variants[0].expect)
+
+
+def test_the_same_row_misses_its_bound_without_credits() -> None:
+    """Shows that it can fail: windows cut by marks end 32 senders apart."""
+    result = run("w1-incast-32", "transport.cc=dctcp")
+    assert not result.passed
+    assert figures(result)["latency_cv"] > 0.05

@@ -1,4 +1,4 @@
-"""Receiver credits: what is granted, to whom, and that nothing is lost or waited for in vain whatever happens to them."""
+"""Receiver credits: what is granted and to whom, and that nothing is lost or waited for in vain, come what may."""
 
 from __future__ import annotations
 
@@ -146,7 +146,9 @@ def test_both_sides_need_credits() -> None:
     ours, others = pair(), Pair(control="dctcp", paths=4)
     one = ours.alice.endpoint.create_connection(ours.alice.endpoint.protection_domain(), 0)
     other = others.bob.endpoint.create_connection(others.bob.endpoint.protection_domain(), 0)
-    with pytest.raises(NegotiationError, match="control: credit here, dctcp at the peer: credits need the same at both"):
+    with pytest.raises(
+        NegotiationError, match="control: credit here, dctcp at the peer: credits need the same at both"
+    ):
         one.connect(0, other.parameters)
 
 
@@ -236,8 +238,8 @@ def test_the_rate_of_grants_is_that_of_the_receivers_link() -> None:
     write(made, ours, theirs, 40 * BDP // 10)
     granted: list[tuple[int, int]] = []
     made.wire.touch = lambda now, packet: (
-        granted.append((now, packet.control.total)) if isinstance(packet.control, Credit) else None
-    ) or packet
+        (granted.append((now, packet.control.total)) if isinstance(packet.control, Credit) else None) or packet
+    )
     made.drive()
     check(made)
     (first, low), (last, high) = granted[0], granted[-1]
