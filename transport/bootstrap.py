@@ -20,7 +20,7 @@ from typing import Any
 
 from transport import exchange
 from transport.config import ConnectionParameters
-from transport.errors import NegotiationError, NicError
+from transport.errors import ConfigError, NegotiationError, NicError
 from transport.exchange import MAX_LINE, PATIENCE, PORT, Exchange, PeerGoneError, Refusal
 
 __all__ = ["MAX_LINE", "PATIENCE", "PORT", "Channel", "Listener", "PeerGoneError", "connect"]
@@ -237,6 +237,7 @@ class Listener:
     """
 
     def __init__(self, address: str, port: int = PORT, *, ssl: tls.SSLContext | None = None) -> None:
+        check_side(ssl, server=True)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._ssl = ssl
         self._coming: list[_Coming] = []
@@ -303,6 +304,7 @@ def connect(
 
     ssl: for TLS, with a certificate for `host` at the peer.
     """
+    check_side(ssl, server=False)
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -372,5 +374,17 @@ def handshake_failed(peer: str, error: OSError) -> NegotiationError:
 
 
 def tune(sock: socket.socket) -> None:
-    """For small messages that are answered: send each at once."""
+    """For small messages that are answered: send each at once. A machine that is gone is noticed after a minute, also
+    by who only listens."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):  # Linux, and most others
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def check_side(ssl: tls.SSLContext | None, server: bool) -> None:
+    """ConfigError for an ssl context that is made for the other side of a connection."""
+    if ssl is not None and ssl.protocol == (tls.PROTOCOL_TLS_CLIENT if server else tls.PROTOCOL_TLS_SERVER):
+        ours, theirs = ("servers", "clients") if server else ("clients", "servers")
+        raise ConfigError(f"ssl: a context for {theirs}; one for {ours} is allowed here")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from transport import exchange
-from transport.bootstrap import handshake_failed, tune
+from transport.bootstrap import check_side, handshake_failed, tune
 from transport.config import ConnectionParameters
 from transport.errors import NegotiationError, NicError
 from transport.exchange import MAX_LINE, PATIENCE, PORT, Exchange, PeerGoneError, Refusal
@@ -123,6 +123,7 @@ class AsyncListener:
     ssl: for TLS. Peers say hello side by side: one that stalls holds up no other."""
 
     def __init__(self, address: str, port: int = PORT, *, ssl: tls.SSLContext | None = None) -> None:
+        check_side(ssl, server=True)
         self.address = address
         self.port = port
         self._ssl = ssl
@@ -216,6 +217,7 @@ async def connect(
 
     ssl: for TLS, with a certificate for `host` at the peer.
     """
+    check_side(ssl, server=False)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     while True:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from testbed import launched
-from transport.errors import ConfigError
+from transport.errors import ConfigError, NegotiationError
+from transport.exchange import Refusal
 from transport.group import Group
 from transport.launch import World
 
@@ -197,3 +198,19 @@ def test_ranks_of_several_machines_use_their_own() -> None:
 def test_addresses_that_will_not_do_are_named(addresses: Any, ports: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         launched.addresses(group(*addresses), 2, ports)
+
+
+def test_a_peer_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its refusal was one for the peer; it has to reach the user as well."""
+
+    def join(world: object, **more: object) -> None:
+        raise Refusal("rank 0", "version: 1 here, 2 at the peer")
+
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "20000")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launched.Group, "join", join)
+    with (
+        pytest.raises(NegotiationError, match=r"rank 1 of 2 of torchrun: rank 0: version: 1 here, 2 at the peer"),
+        launched.joined(True),
+    ):
+        pass

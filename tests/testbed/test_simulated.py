@@ -250,3 +250,13 @@ def test_the_same_row_misses_its_bound_without_credits() -> None:
     result = run("w1-incast-32", "transport.cc=dctcp")
     assert not result.passed
     assert figures(result)["latency_cv"] > 0.05
+
+
+def test_with_loss_every_flow_through_one_switch_ends_later_than_without() -> None:
+    one = ["ranks=8", "size=65536", "messages=8", "fabric.delay_us=1"]
+    well = run("permutation", *one)
+    lossy = run("permutation", *one, 'faults.cable=[{cables = "*", loss = 0.01}]')
+    assert lossy.passed
+    assert figures(lossy)["messages"] == figures(well)["messages"] == 64
+    assert figures(lossy)["fabric_lost"] > 10
+    assert figures(lossy)["duration_us"] > figures(well)["duration_us"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import resource
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,10 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport import exchange
+from transport import bootstrap_aio, exchange
 from transport.bootstrap import Channel, Listener, PeerGoneError, connect
+from transport.bootstrap_aio import AsyncListener
 from transport.config import ConnectionParameters
-from transport.errors import NegotiationError, NicError
+from transport.errors import ConfigError, NegotiationError, NicError
 from transport.exchange import Exchange
 
 pytestmark = pytest.mark.xdist_group("ports")
@@ -276,3 +280,46 @@ def test_descriptors_above_1023_are_waited_for_too() -> None:
         far.close()
         listener.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_silent_strangers_do_not_keep_others_out() -> None:
+    listener = Listener("127.0.0.1", 0)
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        for _ in range(80):
+            stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+        coming = pool.submit(connect, "127.0.0.1", listener.port, 20.0)
+        near = listener.accept(20.0)
+        far = coming.result()
+        near.send({"type": "here"})
+        assert far.receive("here") == {"type": "here"}
+        near.close()
+        far.close()
+    listener.close()
+
+
+def test_a_stranger_that_is_gone_again_before_tls_begins_does_not_end_the_listener() -> None:
+    listener = Listener("127.0.0.1", 0, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    for _ in range(3):
+        stranger = socket.create_connection(("127.0.0.1", listener.port))
+        stranger.sendall(b"no hello at all")
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.close()  # a reset
+    with pytest.raises(NegotiationError):
+        listener.accept(0.3)
+    listener.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_ssl_context_for_the_other_side_is_refused_at_once(asynchronous: bool) -> None:
+    kind = AsyncListener if asynchronous else Listener
+    with pytest.raises(ConfigError, match="ssl: a context for clients; one for servers is allowed here"):
+        kind("127.0.0.1", 0, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    wrong = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def go() -> object:
+        if asynchronous:
+            return asyncio.run(bootstrap_aio.connect("127.0.0.1", 9, ssl=wrong))
+        return connect("127.0.0.1", 9, ssl=wrong)
+
+    with pytest.raises(ConfigError, match="ssl: a context for servers; one for clients is allowed here"):
+        go()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from transport import bootstrap
+from transport.bootstrap import Channel
 from transport.errors import ConfigError, NegotiationError
 from transport.group import Group
 from transport.launch import World, hostlist
@@ -240,3 +241,33 @@ def test_a_rank_that_leaves_in_the_middle_is_noticed() -> None:
         "rank 0 refused: rank 2 ended the bootstrap channel without a bye",
         "gave up",
     ]
+
+
+def test_a_stranger_that_says_hello_and_nothing_more_does_not_stretch_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = worlds(2)[0]
+    asked: list[float] = []
+    receive = Channel.receive
+
+    def noted(channel: Channel, *expected: str, patience: float | None = None) -> Any:
+        asked.append(patience if patience is not None else channel.patience)
+        return receive(channel, *expected, patience=patience)
+
+    monkeypatch.setattr(Channel, "receive", noted)
+    with ThreadPoolExecutor(1) as pool:
+        joined = pool.submit(Group.join, world, 1.0)
+        stranger = bootstrap.connect(world.master, world.port, 5.0)
+        with pytest.raises(NegotiationError, match="rank 1 did not come within 1 s"):
+            joined.result()
+        stranger.close()
+    assert asked
+    assert max(asked) <= 1.0
+
+
+def test_a_gathered_without_items_is_refused_by_name() -> None:
+    near, far = socket.socketpair()
+    group = Group(World(1, 2, 2, "127.0.0.1", 1, "mpirun"), {0: Channel(near, "rank 0")}, [])
+    Channel(far, "rank 1").send({"type": "gathered"})
+    with pytest.raises(NegotiationError, match=r"rank 0: items = None: a list of 2 is allowed"):
+        group.allgather(5)

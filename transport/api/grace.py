@@ -36,5 +36,8 @@ class Grace(Timed):
             return
         # A dormant connection has had its answer: one that waits for it does not fall asleep.
         if connection.dormant is None and connection.recovery.acked_at < self.asked_at:
-            cause = "the bootstrap channel ended without a bye, and the peer does not answer any more"
+            cause = (
+                "the bootstrap channel ended without a bye, and the peer does not answer any more, "
+                f"{connection.recovery.last_ack(now)}, {connection.recovery.expirations} retransmission timeouts"
+            )
             connection.fail(now, Status.RETRY_EXC_ERR, cause, None)

@@ -210,7 +210,14 @@ class QueuePairBase(ABC, Generic[Outcome]):
         return completion
 
     def _late(self, what: str) -> WaitTimeoutError:
-        return WaitTimeoutError(self.connection.describe(f"{what} in time"))
+        connection = self.connection
+        if connection.dormant is None:
+            recovery = connection.recovery
+            retries = f"{recovery.expirations} of {connection.context.config.retries} retransmission timeouts"
+            what = f"{what} in time, {recovery.last_ack(self.device.now())}, {retries}"
+        else:
+            what = f"{what} in time, and nothing is outstanding"
+        return WaitTimeoutError(connection.describe(what))
 
     @staticmethod
     def _give_up(request: Request) -> None:

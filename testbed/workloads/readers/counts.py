@@ -3,7 +3,8 @@
 Two forms of comma-separated text. With a header: a row for each expert, columns layer, expert and count, and if they
 are there model, domain and top_k, in any order. Without: a row for each layer, a column for each expert.
 
-An expert without a row counts as never chosen in this table; that says nothing about whether it is ever chosen.
+An expert without a row counts as never chosen in this table; that says nothing about whether it is ever chosen. A model
+has as many experts in every layer as in the one that names most.
 """
 
 from __future__ import annotations
@@ -83,8 +84,12 @@ def _labelled(header: list[str], first: int, lines: list[tuple[int, list[str]]],
         if top_k.setdefault(key, k) != k:
             raise ConfigError(f"{place}: top_k = {k}: layer {key.layer} had {top_k[key]} before")
     table = {}
+    # Those without a row are absent, not dead: a model has as many in every layer.
+    experts: dict[str, int] = {}
     for key, chosen in counts.items():
-        of_layer = np.zeros(1 + max(chosen), dtype=np.int64)
+        experts[key.model] = max(experts.get(key.model, 0), 1 + max(chosen))
+    for key, chosen in counts.items():
+        of_layer = np.zeros(experts[key.model], dtype=np.int64)
         of_layer[list(chosen)] = list(chosen.values())
         table[key] = Popularity(top_k[key], of_layer)
     if not table:

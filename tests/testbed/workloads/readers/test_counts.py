@@ -44,7 +44,7 @@ def test_columns_may_come_in_any_order_and_experts_may_be_missing() -> None:
     table = parse("count,expert,layer\n7,3,1\n2,0,1\n\n4,1,0\n", "t")
     assert {key: value.counts.tolist() for key, value in table.items()} == {
         Key("", "", 1): [2, 0, 0, 7],
-        Key("", "", 0): [0, 4],
+        Key("", "", 0): [0, 4, 0, 0],
     }
 
 
@@ -99,3 +99,8 @@ def test_any_text_is_read_or_refused_by_name(text: str) -> None:
     except ConfigError as error:
         told = str(error)
     assert told is None or told.startswith("t")
+
+
+def test_experts_that_are_absent_at_the_end_of_a_layer_are_not_cut_off() -> None:
+    table = parse("layer,expert,count\n0,0,5\n0,1,5\n1,0,1\n1,3,9\n", "two.csv")
+    assert [popular.counts.tolist() for popular in table.values()] == [[5, 5, 0, 0], [1, 0, 0, 9]]
