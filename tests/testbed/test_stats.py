@@ -326,10 +326,24 @@ def test_a_folder_that_is_not_this_users_alone_is_not_used(tmp_path: Path, make:
         "telemetry.registry = lambda uid: folder\ntelemetry.install(driver, 'a')\n"
         "print(folder.is_dir() and not folder.is_symlink() and list(folder.iterdir()))\n"
         "os.kill(os.getpid(), signal.SIGUSR1)\ndriver.turn()\n"
+        "assert not folder.is_dir() or folder.is_symlink() or not list(folder.iterdir())\n"
     )
     assert done.returncode == 0
     assert done.stdout in ("[]\n", "False\n")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_link_in_a_folder_that_others_may_write_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    done = script(
+        f"import pathlib\nfolder = pathlib.Path({str(tmp_path / 'registry')!r})\nfolder.mkdir()\nfolder.chmod(0o777)\n"
+        f"(folder / f'{{os.getpid()}}.state.part').symlink_to({str(victim)!r})\n"
+        "telemetry.registry = lambda uid: folder\ntelemetry.install(driver, 'a')\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\ndriver.turn()\n"
+    )
+    assert done.returncode == 0
+    assert victim.read_text() == "untouched"
 
 
 def test_only_the_main_thread_can_install() -> None:

@@ -347,6 +347,23 @@ def test_closing_ends_in_time_when_the_peer_never_answers() -> None:
     run(program())
 
 
+def test_closing_a_device_takes_one_timeout_however_many_pairs_are_stuck() -> None:
+    async def program() -> None:
+        here, there = nics("virtual")
+        theirs = Device(there)
+        ours = Device(here, timeout=0.001)
+        for number in range(4):
+            left, _ = connected(ours, theirs)
+            left.post_send(b"x", wr_id=number)
+        theirs.nic.close()
+        theirs.closed = True
+        begin = ours.now()
+        await ours.close()
+        assert ours.now() - begin < 1.5 * MS
+
+    run(program())
+
+
 def test_virtual_time_that_cannot_move_is_an_error_instead_of_a_wait_for_ever() -> None:
     async def program() -> None:
         network = Network()
