@@ -480,7 +480,8 @@ class Connection(Source):
         elif isinstance(control, Demand) and self.context.grant is not None:
             plane = self.context.plane_of(packet)
             granter: Granter = self.endpoint.granter  # type: ignore[assignment]
-            granter.on_demand(now, self.context.grant, control, packet, plane)
+            if not granter.on_demand(now, self.context.grant, control, packet, plane):
+                counters.dropped_bad_control += 1
         elif isinstance(control, Nack):
             if not self.recovery.trimmed(now, control.seq, control.psn):
                 counters.dropped_bad_control += 1

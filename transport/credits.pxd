@@ -32,6 +32,7 @@ cdef class Grant:
     cdef public long long serial
     cdef public long long entropy
     cdef public long long plane
+    cdef public long long renewed_at
     cdef public bint ended
     cpdef long long missing(self)
     cpdef long long outstanding(self)
@@ -42,6 +43,7 @@ cdef class Granter(Source):
     cdef public long long rate
     cdef public long long bdp
     cdef public long long cap
+    cdef public long long most
     cdef public long long quantum
     cdef public bint shortest
     cdef public long long silence

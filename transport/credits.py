@@ -99,7 +99,8 @@ class Account:
 class Grant:
     """The receiver's side of one connection. demand, unsolicited, lost: as the peer told; granted: to it; received:
     bytes that came, trimmed ones too. burst: unsolicited bytes still on their way, of the granter's `epoch`. served: by
-    which connections are compared; serial: of its place in the granter's heap, 0 if it has none."""
+    which connections are compared; serial: of its place in the granter's heap, 0 if it has none. renewed_at: when what
+    was on its way was last given up, because the peer asked again."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -114,6 +115,7 @@ class Grant:
         self.serial = 0
         self.entropy = 0
         self.plane = 0
+        self.renewed_at = -NEVER
         self.ended = False
 
     def missing(self) -> cython.longlong:
@@ -135,6 +137,7 @@ class Granter(Source):
         self.rate = max(1, int(caps.rate * values.share))
         self.bdp = bdp
         self.cap = int(values.outstanding_bdps * bdp)
+        self.most = 64 * max(bdp, 1 << 20)
         self.quantum = values.quantum
         self.shortest = values.shortest_first
         self.silence = 4 * caps.base_rtt
@@ -151,13 +154,16 @@ class Granter(Source):
 
     def on_demand(
         self, now: cython.longlong, grant: Grant, demand: Demand, packet: Packet, plane: cython.longlong
-    ) -> None:
-        """A DEMAND came for a connection. What is older than the last one changes nothing."""
+    ) -> bool:
+        """A DEMAND came for a connection. What is older than the last one changes nothing. False if it says what cannot
+        be: more without credit at once than anybody sends so, or more lost than can have been on its way."""
         repeated = demand.total == grant.demand and demand.lost == grant.lost
         if demand.total < grant.demand or demand.lost < grant.lost or demand.unsolicited < grant.unsolicited:
-            return
+            return True
         fresh: cython.longlong = demand.unsolicited - grant.unsolicited
         gone: cython.longlong = demand.lost - grant.lost
+        if fresh > self.most or gone > fresh + max(0, grant.outstanding()) + self.most:
+            return False
         grant.entropy = packet.entropy
         grant.plane = plane
         grant.demand = demand.total
@@ -173,11 +179,13 @@ class Granter(Source):
         if gone > 0:
             grant.served -= gone
             self._arrived(now, grant, gone)
-        if repeated and grant.granted:
+        if repeated and grant.granted and now - grant.renewed_at >= self.silence:
             # It waits: for a CREDIT that was lost, or because what it sent was lost and it does not know yet.
+            grant.renewed_at = now
             grant.received = grant.unsolicited + grant.granted - grant.lost
             self._tell(grant)
         self._enter(now, grant)
+        return True
 
     def arrived(self, now: cython.longlong, grant: Grant, size: cython.longlong, trimmed: cython.bint) -> None:
         """`size` bytes of a connection came, or the header that is left of them."""

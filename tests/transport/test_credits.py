@@ -245,3 +245,31 @@ def test_the_rate_of_grants_is_that_of_the_receivers_link() -> None:
     (first, low), (last, high) = granted[0], granted[-1]
     rate = (high - low) * 8 / ((last - first) / 1e12)
     assert 0.95 < rate * 4160 / 4096 / slow.rate < 1.001
+
+
+@pytest.mark.parametrize("lie", [Demand((1 << 63) - 1, (1 << 63) - 1, 0), Demand(1 << 62, 5, (1 << 63) - 1)])
+def test_a_demand_that_cannot_be_is_dropped_and_harms_nobody_else(lie: Demand) -> None:
+    made = pair()
+    (liar, heard), (ours, theirs) = made.connect(), made.connect()
+    packet = liar.context.packet(2, 0xC000, 1)
+    packet.control = lie
+    made.bob.endpoint.receive(packet, made.now)
+    assert made.bob.endpoint.counters()["dropped_bad_control"] == 1
+    assert heard.context.grant is not None
+    assert heard.context.grant.demand == 0
+    write(made, ours, theirs, 4 * BDP)
+    made.drive()
+    check(made)
+
+
+def test_a_peer_that_wants_everything_and_sends_nothing_gets_its_cap_and_no_more() -> None:
+    made = pair()
+    (liar, heard), (ours, theirs) = made.connect(), made.connect()
+    packet = liar.context.packet(2, 0xC000, 1)
+    packet.control = Demand((1 << 63) - 1, BDP, 0)
+    made.bob.endpoint.receive(packet, made.now)
+    write(made, ours, theirs, 8 * BDP)
+    made.drive()
+    check(made)
+    assert heard.context.grant is not None
+    assert heard.context.grant.granted <= 1.6 * BDP
