@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from testbed import nics
 from testbed.errors import RunError
-from testbed.gates import Gates
-from testbed.job import Job, Outcome, PathChange, assemble, drain_events
-from testbed.metrics import PhaseRecord
+from testbed.job import Job
 from testbed.progress import Watcher
 from testbed.rank import Rank, addresses_of
 from testbed.sim.fabric import Fabric, FabricSpec
@@ -23,6 +21,7 @@ from testbed.sim.loop import Event, Loop
 from testbed.sim.mix import seed_of
 from testbed.sim.nic import SimNic
 from testbed.sim.port import Port
+from testbed.together import Together
 from transport.clock import NEVER, SECOND, US, Time
 from transport.endpoint import Endpoint
 from transport.nic.base import NicCaps
@@ -38,8 +37,8 @@ _SLICE = 50_000
 
 @dataclass(frozen=True)
 class CableChange:
-    """From `at` on, picoseconds after the first phase began, the ports named have that rate (0: the one they were built
-    with), lose that share of frames, or all if they are down."""
+    """From `at` on, picoseconds after the first phase began, the ports named have that share of the rate they were
+    built with and lose that share of frames, or all if they are down."""
 
     at: Time
     ports: tuple[str, ...]
@@ -126,15 +125,13 @@ class Host(Event):
                 return
 
 
-class World:
-    """All ranks of a job on one fabric. timeout_s: longest real time for a phase, and longest virtual time."""
+class World(Together):
+    """All ranks of a job on one fabric."""
 
     def __init__(
         self, job: Job, spec: FabricSpec, changes: Sequence[CableChange], timeout_s: float, watcher: Watcher
     ) -> None:
-        self.job = job
-        self.timeout_s = timeout_s
-        self.watcher = watcher
+        super().__init__(job, timeout_s, watcher)
         self.loop = Loop(seed_of(job.seed, "loop"), US)
         self.fabric = Fabric(spec, self.loop, job.seed)
         self.completed = 0
@@ -155,7 +152,6 @@ class World:
         return host
 
     def _wake(self, number: int, now: Time) -> None:
-        """A host has something new to send."""
         self.loop.arm(self.hosts[number], now)
 
     def finished(self) -> None:
@@ -164,46 +160,14 @@ class World:
         if not self.waiting:
             self.loop.halted = True
 
-    def run(self) -> tuple[list[PhaseRecord], list[PathChange]]:
-        """All phases, and what happened to the paths."""
-        job, loop = self.job, self.loop
-        described = [host.rank.describe() for host in self.hosts]
-        for number, host in enumerate(self.hosts):
-            said = {other: described[int(other)][str(number)] for other in described[number]}
-            host.rank.connect(loop.now, said)
-        records: list[PhaseRecord] = []
-        events: list[PathChange] = []
-        for number, phase in enumerate(job.phases):
-            self.watcher.phase(phase.name, number, len(job.phases), len(phase.messages))
-            self.completed = 0
-            for host in self.hosts:
-                host.sent = host.rank.prepare(loop.now, number)
-                host.done = host.rank.done
-            self.waiting = sum(not host.done for host in self.hosts)
-            if number == 0:
-                self._begin()
-            Gates(phase, [host.rank for host in self.hosts], self._wake)
-            for host in self.hosts:
-                host.rank.start(loop.now)
-            for host in self.hosts:
-                host.settle(loop.now)
-            self._drive()
-            outcomes = [
-                Outcome(host.rank.rows, host.rank.counted(), host.nic.paths_used(), host.sent, host.rank.verify())
-                for host in self.hosts
-            ]
-            records.append(assemble(phase, job.ranks, outcomes))
-            for number_of_host, host in enumerate(self.hosts):
-                events += drain_events(number_of_host, host.endpoint)
-        for host in self.hosts:
-            host.nic.close()
-        return records, events
+    def now(self) -> Time:
+        return self.loop.now
 
-    def _begin(self) -> None:
-        """The first phase begins: times of faults count from here."""
-        now = self.loop.now
-        for host in self.hosts:
-            host.nic.begin(now)
+    def _all(self) -> Sequence[Host]:
+        return self.hosts
+
+    def _begin(self, now: Time) -> None:
+        super()._begin(now)
         built = {name: (port, port.rate) for name, port in self.fabric.all_ports()}
         for change in self.changes:
             ports = [built[name] for name in change.ports]
@@ -214,8 +178,13 @@ class World:
                 event.fire(now)
 
     def _drive(self) -> None:
-        """Until all ranks are done with the phase."""
         loop = self.loop
+        self.completed = 0
+        for host in self.hosts:
+            host.done = host.rank.done
+        self.waiting = sum(not host.done for host in self.hosts)
+        for host in self.hosts:
+            host.settle(loop.now)
         deadline = time.monotonic() + self.timeout_s
         last = loop.now + round(self.timeout_s * SECOND)
         while self.waiting:

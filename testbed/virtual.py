@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 
 from testbed import nics
 from testbed.errors import RunError
-from testbed.gates import Gates
-from testbed.job import Job, Outcome, PathChange, assemble, drain_events
+from testbed.job import Job, PathChange
 from testbed.metrics import PhaseRecord
 from testbed.progress import Watcher
 from testbed.rank import Rank
+from testbed.together import Together
 from transport.clock import NEVER, SECOND, Time
 from transport.endpoint import Endpoint
 from transport.nic.loopback import Network
@@ -60,47 +61,19 @@ class Host:
         return min(self.nic.next_event(), self.endpoint.poll_timeout(), self.rank.next_post)
 
 
-class World:
-    """All ranks of a job on one network. timeout_s: longest real time for a phase, and longest virtual time."""
+class World(Together):
+    """All ranks of a job on one network."""
 
     def __init__(self, job: Job, network: Network, timeout_s: float, watcher: Watcher) -> None:
-        self.job = job
+        super().__init__(job, timeout_s, watcher)
         self.network = network
-        self.timeout_s = timeout_s
-        self.watcher = watcher
-        self.nics = [nics.loopback(job, network, number) for number in range(job.ranks)]
-        self.hosts = [Host(number, nic, job) for number, nic in enumerate(self.nics)]
+        self.hosts = [Host(number, nics.loopback(job, network, number), job) for number in range(job.ranks)]
 
-    def run(self) -> tuple[list[PhaseRecord], list[PathChange]]:
-        """All phases, and what happened to the paths."""
-        job = self.job
-        described = [host.rank.describe() for host in self.hosts]
-        for number, host in enumerate(self.hosts):
-            said = {other: described[int(other)][str(number)] for other in described[number]}
-            host.rank.connect(self.network.now(), said)
-        records: list[PhaseRecord] = []
-        events: list[PathChange] = []
-        for number, phase in enumerate(job.phases):
-            self.watcher.phase(phase.name, number, len(job.phases), len(phase.messages))
-            for host in self.hosts:
-                host.sent = host.rank.prepare(self.network.now(), number)
-            if number == 0:
-                for nic in self.nics:
-                    nic.begin(self.network.now())
-            Gates(phase, [host.rank for host in self.hosts])
-            for host in self.hosts:
-                host.rank.start(self.network.now())
-            self._drive()
-            outcomes = [
-                Outcome(host.rank.rows, host.rank.counted(), host.nic.paths_used(), host.sent, host.rank.verify())
-                for host in self.hosts
-            ]
-            records.append(assemble(phase, job.ranks, outcomes))
-            for number_of_host, host in enumerate(self.hosts):
-                events += drain_events(number_of_host, host.endpoint)
-        for nic in self.nics:
-            nic.close()
-        return records, events
+    def now(self) -> Time:
+        return self.network.now()
+
+    def _all(self) -> Sequence[Host]:
+        return self.hosts
 
     def _drive(self) -> None:
         """Until all ranks are done with the phase."""
