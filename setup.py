@@ -26,6 +26,7 @@ HOT = [
     "cc.signals",
     "cc.swift",
     "testbed.sim.frame",
+    "testbed.sim.host",
     "testbed.sim.loop",
     "testbed.sim.mix",
     "testbed.sim.nic",

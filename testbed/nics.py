@@ -1,4 +1,4 @@
-"""Puts the Nic of a rank together: the network, faults, a capture file, and a meter of the paths in use."""
+"""Puts the Nic of a rank together: the network, faults, and a capture file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from transport.nic.pcap import PcapWriter
 from transport.nic.ports import PortsNic
 from transport.nic.udp import UdpNic, free_entropies
 from transport.nic.wrapper import Wrapper
-from transport.packet import DATA, Packet
 from transport.pcapfile import PcapFile
 from transport.wire import ID0, OFF, Codec
 
@@ -29,31 +28,23 @@ from transport.wire import ID0, OFF, Codec
 _SPARE = 64
 
 
-class Meter(Wrapper):
-    """Notes which source ports data left by. The outermost wrapper of a rank; owns its capture file."""
+class RankNic(Wrapper):
+    """The outermost wrapper of a rank: owns what is inside it, and its capture file."""
 
     def __init__(self, inner: Nic, faults: FaultInjector | None, file: PcapFile | None) -> None:
         super().__init__(inner)
         self.faults = faults
         self.file = file
-        self._used: set[tuple[bytes, int]] = set()
 
-    def send(self, packets: Sequence[Packet]) -> int:
-        taken = self.inner.send(packets)
-        for packet in packets[:taken]:
-            if packet.kind == DATA:
-                self._used.add((packet.src, packet.entropy))
-        return taken
+    @property
+    def plain(self) -> bool:
+        """Whether there are neither faults nor a capture."""
+        return self.faults is None and self.file is None
 
     def begin(self, now: Time) -> None:
         """The first phase begins: the times of black holes count from here."""
         if self.faults is not None:
             self.faults.epoch = now
-
-    def paths_used(self) -> int:
-        """Source ports, on each address, that data left by since this was asked last."""
-        used, self._used = self._used, set()
-        return len(used)
 
     def close(self) -> None:
         self.inner.close()
@@ -61,12 +52,12 @@ class Meter(Wrapper):
             self.file.close()
 
 
-def loopback(job: Job, network: Network, rank: int) -> Meter:
+def loopback(job: Job, network: Network, rank: int) -> RankNic:
     """A rank's Nic on a network in this process."""
     return _joined([LoopbackNic(network, address) for address in addresses_of(rank, job.ports)], job, rank)
 
 
-def udp(job: Job, rank: int) -> tuple[Meter, EndpointConfig]:
+def udp(job: Job, rank: int) -> tuple[RankNic, EndpointConfig]:
     """A rank's Nic over UDP sockets, and the configuration that has the source ports it could bind in it."""
     if job.addresses:
         addresses = list(job.addresses[rank])
@@ -112,12 +103,12 @@ def open_pcap(given: str, path: Path | None = None) -> PcapFile:
         raise ConfigError(f"--pcap {given}: cannot be written: {error.strerror}") from None
 
 
-def _joined(ports: Sequence[Nic], job: Job, rank: int) -> Meter:
+def _joined(ports: Sequence[Nic], job: Job, rank: int) -> RankNic:
     nic = ports[0] if len(ports) == 1 else PortsNic(ports)
     return wrapped(nic, [port.address for port in ports], job, rank)
 
 
-def wrapped(nic: Nic, addresses: Sequence[bytes], job: Job, rank: int) -> Meter:
+def wrapped(nic: Nic, addresses: Sequence[bytes], job: Job, rank: int) -> RankNic:
     """The Nic of a rank with these addresses. Faults outside the capture: the file has what really left, each packet
     once, at its sender."""
     paths = job.config.ports()
@@ -146,4 +137,4 @@ def wrapped(nic: Nic, addresses: Sequence[bytes], job: Job, rank: int) -> Meter:
             ),
             f"{job.seed} faults {rank}",
         )  # fmt: skip
-    return Meter(nic, faults, file)
+    return RankNic(nic, faults, file)

@@ -278,6 +278,11 @@ class Rank:
         before, self._counters = self._counters, self.endpoint.counters()
         return {name: value - before[name] for name, value in self._counters.items()}
 
+    def paths_used(self) -> int:
+        """Source ports, on each plane, that data of this phase left by."""
+        paths = [path for peer in self.endpoint.peers.values() for path in peer.paths.paths]
+        return len({(path.plane, path.entropy) for path in paths if path.carried_at >= self._begun})
+
     def close(self, now: Time) -> None:
         """Close all connections. The endpoint must be driven a little longer to tell the peers."""
         for peer in self._peers.values():

@@ -135,7 +135,7 @@ class RankProcess:
 
     def _verify(self, order: dict[str, Any]) -> dict[str, Any]:
         outcome = Outcome(
-            self.rank.rows, self.rank.counted(), self.nic.paths_used(), self.sent, self.rank.verify()
+            self.rank.rows, self.rank.counted(), self.rank.paths_used(), self.sent, self.rank.verify()
         )  # fmt: skip
         events = [asdict(change) for change in drain_events(self.number, self.endpoint)]
         return {"type": "verified", "outcome": asdict(outcome), "events": events}

@@ -20,7 +20,7 @@ class Host(Protocol):
 
     rank: Rank
     endpoint: Endpoint
-    nic: nics.Meter
+    nic: nics.RankNic
     sent: dict[str, str]
 
 
@@ -53,7 +53,7 @@ class Together:
                 rank.start(self.now())
             self._drive()
             outcomes = [
-                Outcome(host.rank.rows, host.rank.counted(), host.nic.paths_used(), host.sent, host.rank.verify())
+                Outcome(host.rank.rows, host.rank.counted(), host.rank.paths_used(), host.sent, host.rank.verify())
                 for host in hosts
             ]
             records.append(assemble(phase, job.ranks, outcomes))

@@ -26,7 +26,7 @@ _BATCH = 64
 class Host:
     """One rank with its endpoint and Nic."""
 
-    def __init__(self, number: int, nic: nics.Meter, job: Job) -> None:
+    def __init__(self, number: int, nic: nics.RankNic, job: Job) -> None:
         self.nic = nic
         rng = random.Random(f"{job.seed} endpoint {number}")
         self.endpoint = Endpoint(job.config, nic.addresses, nic.caps, rng)

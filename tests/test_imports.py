@@ -103,10 +103,22 @@ LAYERS = (
         ("cython",),
         OUTSIDE_WORLD,
     ),
+    Layer("simulated host", ("testbed.sim.host",), ("core", "simulator"), ("cython",), OUTSIDE_WORLD),
     Layer(
         "testbed",
         ("testbed",),
-        ("bootstrap", "cc", "core", "nic", "nic of asyncio", "driver", "simulator", "telemetry", "testbed"),
+        (
+            "bootstrap",
+            "cc",
+            "core",
+            "nic",
+            "nic of asyncio",
+            "driver",
+            "simulator",
+            "simulated host",
+            "telemetry",
+            "testbed",
+        ),
         ("cython", "numpy", "pydantic", "rich", "typer"),
     ),
 )

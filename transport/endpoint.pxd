@@ -27,5 +27,6 @@ cdef class Endpoint:
     cdef public Granter granter
     cdef object _notice_standstill(self, long long now)
     cpdef object receive(self, Packet packet, long long now)
+    cpdef object fill(self, long long now, list out, long long limit)
     cpdef object handle_timeout(self, long long now)
     cpdef long long poll_timeout(self)

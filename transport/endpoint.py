@@ -21,7 +21,7 @@ from transport.counters import Counters
 from transport.credits import Account, Grant, Granter
 from transport.errors import ConfigError
 from transport.nic.base import NicCaps
-from transport.packet import Packet
+from transport.packet import Packet, Packets
 from transport.peer import Peer
 from transport.placement import ProtectionDomain
 from transport.table import Table
@@ -161,14 +161,18 @@ class Endpoint:
             return
         connection.receive(now, packet)
 
-    def poll_transmit(self, now: cython.longlong, limit: cython.longlong) -> list[Packet]:
+    def poll_transmit(self, now: cython.longlong, limit: cython.longlong) -> Packets:
         """At most about `limit` packets to hand to the Nic, in order, before this is called again: their payload is
-        read
-        from the user's memory when the Nic sends it. Empty when there is nothing to send now."""
+        read from the user's memory when the Nic sends it. Empty when there is nothing to send now."""
+        out: Packets = []
+        self.fill(now, out, limit)
+        return out
+
+    def fill(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> None:
+        """`poll_transmit` into a list that is empty."""
         source: Source
         packet: Packet
         self.now = now
-        out: list[Packet] = []
         while self.deferred:
             self.deferred.pop().run(now)
         while self.ready and len(out) < limit:
@@ -179,7 +183,6 @@ class Endpoint:
                 self.ready.append(source)
         for packet in out:
             self.totals.packets_sent += packet.count
-        return out
 
     def handle_timeout(self, now: cython.longlong) -> None:
         """Let time pass: everything due at `now` happens."""

@@ -13,6 +13,7 @@ cdef class Path:
     cdef public long long losses
     cdef public long long heard_at
     cdef public long long sent_at
+    cdef public long long carried_at
     cdef public long long usable
     cdef public long long recent
     cdef public bint wants_probe

@@ -19,9 +19,10 @@ class Path:
     index: place among all paths to the peer; entropy: source port; plane: number of the pair of addresses it runs
     between. state: one of the above. srtt, rttvar, min_rtt, latest_rtt: round trips (RFC 6298). ecn: moving share
     of marked packets; congested: it is high. in_flight: payload bytes, kept by the engine. losses: blamed since the
-    last delivery. heard_at, sent_at: last delivery, last departure. usable: place in the set's list of usable paths,
-    -1 if not in it. recent: deliveries among the set's latest ones. wants_probe: waits in the set's queue for one;
-    tried, failed: probes since it is SUSPECT. penalty: passes in which a selector that goes by feedback skips it.
+    last delivery. heard_at, sent_at: last delivery, last departure; carried_at: last departure of data. usable: place
+    in the set's list of usable paths, -1 if not in it. recent: deliveries among the set's latest ones. wants_probe:
+    waits in the set's queue for one; tried, failed: probes since it is SUSPECT. penalty: passes in which a selector
+    that goes by feedback skips it.
     """
 
     def __init__(self, index: cython.longlong, entropy: cython.longlong, plane: cython.longlong = 0) -> None:
@@ -39,6 +40,7 @@ class Path:
         self.losses = 0
         self.heard_at = -1
         self.sent_at = -1
+        self.carried_at = -1
         self.usable = -1
         self.recent = 0
         self.wants_probe = False

@@ -311,7 +311,7 @@ class Sender:
         if context.account is not None:
             context.account.spent += size
         subflow.path.in_flight += size
-        subflow.path.sent_at = now
+        subflow.path.sent_at = subflow.path.carried_at = now
         self.last_sent_at = now
         context.pacer.spend(now, size + 64 * count, context.control.rate)
         return send

@@ -1,6 +1,8 @@
 cdef class Timed:
     cdef public long long deadline
     cdef public long long scheduled
+    cdef public long long ticket
+    cdef public long long place
     cpdef object expire(self, long long now)
 
 cdef class Source(Timed):
@@ -13,3 +15,9 @@ cdef class Timers:
     cpdef object arm(self, Timed timed, long long deadline)
     cpdef long long next(self)
     cpdef object run(self, long long now)
+    cdef object _schedule(self, Timed timed)
+    cdef object _drop(self, Timed timed)
+    cdef object _settle(self, Timed timed, long long place)
+    cdef object _put(self, Timed timed, long long place)
+
+cdef bint _before(Timed one, Timed other)

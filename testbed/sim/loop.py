@@ -3,24 +3,30 @@
 An Event has one time. Whoever needs several at once has several events. Events at the same time fire in an order that
 follows from the loop's seed and from nothing else, new for each time an event is armed: two symmetric senders that meet
 at one port in the same picosecond win equally often.
+
+The heap is kept in flat arrays, four children to a node, so that to move an entry touches no object.
 """
 
 from __future__ import annotations
 
+from array import array
+
 import cython
 
-from testbed.sim.mix import mix
+from testbed.sim.mix import Draws
 from transport.clock import NEVER
+
+_SMALLEST = 64
 
 
 class Event:
-    """Something that happens once, at `when`, unless it is moved or disarmed before. place: in the loop's heap, -1 if
-    it is not armed."""
+    """Something that happens once, at `when`, unless it is moved or disarmed before. number: among the events of its
+    loop, -1 before it was armed."""
 
     def __init__(self) -> None:
         self.when = NEVER
-        self.key = 0
-        self.place = -1
+        self.armed = False
+        self.number = -1
 
     def fire(self, now: cython.longlong) -> None:
         """It is time."""
@@ -33,34 +39,36 @@ class Loop:
         self.now = now
         self.fired = 0
         self.halted = False
-        self.heap: list[Event] = []
-        self.draws = seed
+        self._draws = Draws(seed)
+        self._events: list[Event] = []
+        self._size = 0  # of the heap
+        self._whens = array("q", bytes(8 * _SMALLEST))  # of its entries: time,
+        self._keys = array("Q", bytes(8 * _SMALLEST))  # order among those of the same time,
+        self._numbers = array("q", bytes(8 * _SMALLEST))  # and event
+        self._places = array("q", bytes(8 * _SMALLEST))  # in the heap, by an event's number
 
     def arm(self, event: Event, when: cython.longlong) -> None:
         """Let it fire at `when`, not before now, whether it was armed or not."""
-        golden: cython.ulonglong = 0x9E3779B97F4A7C15
-        mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+        place: cython.longlong
         if when < self.now:
             when = self.now
-        self.draws = (self.draws + golden) & mask
         event.when = when
-        event.key = mix(self.draws)
-        place: cython.longlong = event.place
-        if place < 0:
-            place = len(self.heap)
-            self.heap.append(event)
-        self._settle(event, place)
+        if event.armed:
+            place = self._places[event.number]
+        else:
+            if event.number < 0:
+                self._register(event)
+            event.armed = True
+            place = self._size
+            self._size += 1
+        self._settle(when, self._draws.draw(), event.number, place)
 
     def disarm(self, event: Event) -> None:
         """It does not fire any more."""
-        place: cython.longlong = event.place
-        if place < 0:
-            return
-        event.place = -1
-        event.when = NEVER
-        last: Event = self.heap.pop()
-        if last is not event:
-            self._settle(last, place)
+        if event.armed:
+            event.armed = False
+            event.when = NEVER
+            self._remove(self._places[event.number])
 
     def run(self, until: cython.longlong, limit: cython.longlong) -> cython.longlong:
         """Fire what is due, up to and including `until`, at most `limit` events; return how many fired. `now` is then
@@ -68,16 +76,12 @@ class Loop:
         event: Event
         count: cython.longlong = 0
         self.halted = False
-        while count < limit and self.heap and not self.halted:
-            event = self.heap[0]
-            if event.when > until:
-                break
+        while count < limit and self._size and not self.halted and self._whens[0] <= until:
+            event = self._events[self._numbers[0]]
             self.now = event.when
             event.when = NEVER
-            event.place = -1
-            last: Event = self.heap.pop()
-            if last is not event:
-                self._sink(last, 0)
+            event.armed = False
+            self._remove(0)
             count += 1
             event.fire(self.now)
         self.fired += count
@@ -85,52 +89,60 @@ class Loop:
 
     def next(self) -> cython.longlong:
         """When the next event fires, NEVER if none is armed."""
-        if not self.heap:
-            return NEVER
-        event: Event = self.heap[0]
-        return event.when
+        return self._whens[0] if self._size else NEVER
 
-    def _settle(self, event: Event, place: cython.longlong) -> None:
-        """Move an event from where it stands to where it belongs: every event has four children."""
-        parent: Event
+    def _register(self, event: Event) -> None:
+        """Give an event its number, and room in the arrays."""
+        event.number = len(self._events)
+        self._events.append(event)
+        room: cython.longlong = len(self._places)
+        if event.number == room:
+            self._whens = array("q", bytes(self._whens) + bytes(8 * room))
+            self._keys = array("Q", bytes(self._keys) + bytes(8 * room))
+            self._numbers = array("q", bytes(self._numbers) + bytes(8 * room))
+            self._places = array("q", bytes(self._places) + bytes(8 * room))
+
+    def _remove(self, place: cython.longlong) -> None:
+        self._size -= 1
+        last: cython.longlong = self._size
+        if place < last:
+            self._settle(self._whens[last], self._keys[last], self._numbers[last], place)
+
+    def _settle(
+        self, when: cython.longlong, key: cython.ulonglong, number: cython.longlong, place: cython.longlong
+    ) -> None:
+        """Put an entry where it belongs, given a place that is free: up first, then down."""
         above: cython.longlong
-        start: cython.longlong = place
         while place > 0:
             above = (place - 1) >> 2
-            parent = self.heap[above]
-            if event.when > parent.when or (event.when == parent.when and event.key > parent.key):
+            if when > self._whens[above] or (when == self._whens[above] and key > self._keys[above]):
                 break
-            self.heap[place] = parent
-            parent.place = place
+            self._move(above, place)
             place = above
-        if place < start:
-            self.heap[place] = event
-            event.place = place
-        else:
-            self._sink(event, place)
-
-    def _sink(self, event: Event, place: cython.longlong) -> None:
-        child: Event
-        best: Event
-        size: cython.longlong = len(self.heap)
-        first: cython.longlong
-        at: cython.longlong
-        i: cython.longlong
+        child: cython.longlong
+        best: cython.longlong
+        end: cython.longlong
         while True:
-            first = (place << 2) + 1
-            if first >= size:
+            best = (place << 2) + 1
+            if best >= self._size:
                 break
-            at = first
-            best = self.heap[first]
-            for i in range(first + 1, min(first + 4, size)):
-                child = self.heap[i]
-                if child.when < best.when or (child.when == best.when and child.key < best.key):
+            end = min(best + 4, self._size)
+            for child in range(best + 1, end):
+                if self._whens[child] < self._whens[best] or (
+                    self._whens[child] == self._whens[best] and self._keys[child] < self._keys[best]
+                ):
                     best = child
-                    at = i
-            if event.when < best.when or (event.when == best.when and event.key < best.key):
+            if when < self._whens[best] or (when == self._whens[best] and key < self._keys[best]):
                 break
-            self.heap[place] = best
-            best.place = place
-            place = at
-        self.heap[place] = event
-        event.place = place
+            self._move(best, place)
+            place = best
+        self._whens[place] = when
+        self._keys[place] = key
+        self._numbers[place] = number
+        self._places[number] = place
+
+    def _move(self, source: cython.longlong, place: cython.longlong) -> None:
+        self._whens[place] = self._whens[source]
+        self._keys[place] = self._keys[source]
+        self._numbers[place] = self._numbers[source]
+        self._places[self._numbers[source]] = place

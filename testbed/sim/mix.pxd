@@ -1,1 +1,5 @@
 cpdef unsigned long long mix(unsigned long long value)
+
+cdef class Draws:
+    cdef unsigned long long state
+    cpdef unsigned long long draw(self)

@@ -1,6 +1,6 @@
 """Scrambling of 64-bit numbers: hashes of switches, order of events at one time, coins of queues.
 
-splitmix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014, section 3).
+splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014, section 3).
 """
 
 from __future__ import annotations
@@ -18,6 +18,20 @@ def mix(value: cython.ulonglong) -> cython.ulonglong:
     value = ((value ^ (value >> 30)) * first) & mask
     value = ((value ^ (value >> 27)) * second) & mask
     return value ^ (value >> 31)
+
+
+class Draws:
+    """Random numbers of 64 bits, all from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed
+
+    def draw(self) -> cython.ulonglong:
+        """The next one."""
+        golden: cython.ulonglong = 0x9E3779B97F4A7C15
+        mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+        self.state = (self.state + golden) & mask
+        return mix(self.state)
 
 
 def seed_of(*parts: object) -> int:

@@ -7,6 +7,10 @@ cdef class Attachment:
     cdef public long long edge
     cdef public long long slot
 
+cdef class Owner:
+    cpdef object arrived(self, Packet packet, long long now)
+    cpdef object room(self, long long now)
+
 cdef class HostPort(Waiting):
     cdef public long long number
     cdef public long long hosts
@@ -15,8 +19,8 @@ cdef class HostPort(Waiting):
     cdef public list others
     cdef public Port port
     cdef public list inbox
-    cdef public object on_arrival
-    cdef public object on_room
+    cdef public Owner owner
+    cdef public bytes address
     cdef public long long unreachable
     cdef public long long room
     cpdef bint send(self, Packet packet, long long now)
@@ -24,3 +28,13 @@ cdef class HostPort(Waiting):
 
 cdef class Exit(Node):
     cdef public HostPort host
+
+cdef class SimNic:
+    cdef public list ends
+    cdef public tuple addresses
+    cdef public bytes address
+    cdef public object caps
+    cdef public Loop loop
+    cdef public list inbox
+    cpdef long long carry(self, list packets, long long now)
+    cdef HostPort _end_of(self, bytes address)

@@ -7,7 +7,7 @@ cannot be seen any more by a copy that is still on its way, since the receiver p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import cython
 
@@ -18,7 +18,7 @@ from testbed.sim.port import HEADER_BYTES, Node, Port, Waiting
 from transport.clock import NEVER, Time
 from transport.errors import NicError
 from transport.nic.base import NicCaps
-from transport.packet import CLASS_CONTROL, Packet
+from transport.packet import CLASS_CONTROL, Packet, Packets
 
 #: Data bytes waiting in front of a host's serializer from which it takes no more: a packet is enough to keep it busy,
 #: and what leaves next is decided late.
@@ -33,10 +33,20 @@ class Attachment:
         self.slot = slot
 
 
+class Owner:
+    """Who is at host ports."""
+
+    def arrived(self, packet: Packet, now: cython.longlong) -> None:
+        """A packet has come in."""
+
+    def room(self, now: cython.longlong) -> None:
+        """A port has room again."""
+
+
 class HostPort(Waiting):
     """Where the frames of a host enter and leave its fabric. number: among all host ports. others: where every host
     port is attached, by number: those of all hosts on the first plane, then on the second, and so on; hosts: on a
-    plane."""
+    plane. address: of its host there. owner: is told of what happens; without one packets stay in `inbox`."""
 
     def __init__(self, number: int, hosts: int, loop: Loop, frames: Frames, others: list[Attachment]) -> None:
         self.number = number
@@ -46,14 +56,14 @@ class HostPort(Waiting):
         self.others = others
         self.port: Port = None  # type: ignore[assignment]
         self.inbox: list[Packet] = []
-        self.on_arrival: Callable[[int], object] | None = None
-        self.on_room: Callable[[int], object] | None = None
+        self.owner: Owner | None = None
+        self.address = b""
         self.unreachable = 0
         self.room = ROOM
 
     def drained(self, now: cython.longlong) -> None:
-        if self.on_room is not None and self.port.data.size < self.room:
-            self.on_room(now)
+        if self.owner is not None and self.port.data.size < self.room:
+            self.owner.room(now)
 
     def send(self, packet: Packet, now: cython.longlong) -> cython.bint:
         """Take a packet of one segment; False if there is no room for it now."""
@@ -99,43 +109,57 @@ class Exit(Node):
         packet.received_at = now
         host: HostPort = self.host
         host.frames.give(frame)
-        host.inbox.append(packet)
-        if host.on_arrival is not None:
-            host.on_arrival(now)
+        if host.owner is None:
+            host.inbox.append(packet)
+        else:
+            host.owner.arrived(packet, now)
 
 
 class SimNic:
     """The Nic over the ports of one host, one on each plane; a packet leaves by the one that has its source address.
-    Time is the loop's; `wait` is not for it, since the loop drives all hosts at once."""
+    inbox: what arrived, if an Owner puts it there for whoever reads the Nic. Time is the loop's; `wait` is not for it,
+    since the loop drives all hosts at once."""
 
     def __init__(self, ends: Sequence[HostPort], addresses: Sequence[bytes], caps: NicCaps) -> None:
-        self.ends = dict(zip(addresses, ends, strict=True))
+        self.ends = list(ends)
         self.addresses = tuple(addresses)
         self.address = addresses[0]
         self.caps = caps
-        self.first = ends[0]
-        for end in ends:
+        self.loop = ends[0].loop
+        self.inbox: list[Packet] = []
+        for end, address in zip(ends, addresses, strict=True):
+            end.address = address
             end.room = ROOM if len(ends) == 1 else 2 * ROOM  # a port that is busy holds up the others
 
     def now(self) -> Time:
-        return self.first.loop.now
+        return self.loop.now
 
-    def send(self, packets: Sequence[Packet]) -> int:
-        now: cython.longlong = self.first.loop.now
-        taken = 0
-        for packet in packets:
-            end = self.first if len(self.addresses) == 1 else self.ends[packet.src]
+    def carry(self, packets: Packets, now: cython.longlong) -> cython.longlong:
+        """Take packets of one segment in order; return how many there was room for."""
+        end: HostPort = self.ends[0]
+        count: cython.longlong = len(packets)
+        taken: cython.longlong = 0
+        while taken < count:
+            packet: Packet = packets[taken]
+            if len(self.ends) > 1:
+                end = self._end_of(packet.src)
             if not end.send(packet, now):
                 break
             taken += 1
         return taken
 
+    def _end_of(self, address: bytes) -> HostPort:
+        end: HostPort
+        for end in self.ends:
+            if end.address == address:
+                break
+        return end
+
+    def send(self, packets: Sequence[Packet]) -> int:
+        return self.carry(list(packets), self.loop.now)
+
     def receive(self, limit: int) -> list[Packet]:
-        packets: list[Packet] = []
-        for end in self.ends.values():
-            if end.inbox:
-                packets += end.inbox
-                end.inbox = []
+        packets, self.inbox = self.inbox, []
         return packets
 
     def wait(self, until: Time | None) -> None:
@@ -150,12 +174,12 @@ class SimNic:
 
     def counters(self) -> dict[str, int]:
         """Frames that the ports sent, of each class."""
-        ports = [end.port for end in self.ends.values()]
+        ports = [end.port for end in self.ends]
         return {
             "data_frames": sum(port.packets for port in ports),
             "control_frames": sum(port.control_packets for port in ports),
         }
 
     def close(self) -> None:
-        for end in self.ends.values():
-            end.on_arrival = end.on_room = None
+        for end in self.ends:
+            end.owner = None

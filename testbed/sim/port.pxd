@@ -1,5 +1,6 @@
 from testbed.sim.frame cimport Frame, Frames, Queue
 from testbed.sim.loop cimport Event, Loop
+from testbed.sim.mix cimport Draws
 
 cdef class Node:
     cpdef object arrive(self, Frame frame, long long now, object ingress)
@@ -14,7 +15,7 @@ cdef class Link(Event):
     cdef public Frames frames
     cdef public Node node
     cdef public long long delay
-    cdef public unsigned long long draws
+    cdef public Draws draws
     cdef public long long loss
     cdef public bint up
     cdef public long long lost
@@ -30,7 +31,7 @@ cdef class Port(Event):
     cdef public Loop loop
     cdef public Frames frames
     cdef public Link link
-    cdef public unsigned long long draws
+    cdef public Draws draws
     cdef public long long rate
     cdef public long long byte_time
     cdef public Queue data

@@ -21,7 +21,7 @@ import cython
 
 from testbed.sim.frame import Frame, Frames, Queue
 from testbed.sim.loop import Event, Loop
-from testbed.sim.mix import mix
+from testbed.sim.mix import Draws
 from transport.clock import transmit_time
 from transport.packet import CE, NOT_ECT, Hop, Packet
 
@@ -59,7 +59,7 @@ class Link(Event):
         self.frames = frames
         self.node = node
         self.delay = delay
-        self.draws = seed
+        self.draws = Draws(seed)
         self.loss = 0
         self.up = True
         self.lost = 0
@@ -69,14 +69,10 @@ class Link(Event):
 
     def carry(self, frame: Frame, arrives: cython.longlong) -> None:
         """Take a frame that arrives then; no link overtakes itself."""
-        golden: cython.ulonglong = 0x9E3779B97F4A7C15
-        mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
-        if not self.up or self.loss > 0:
-            self.draws = (self.draws + golden) & mask
-            if not self.up or (mix(self.draws) >> 32) < self.loss:
-                self.lost += 1
-                self.frames.give(frame)
-                return
+        if not self.up or (self.loss > 0 and (self.draws.draw() >> 32) < self.loss):
+            self.lost += 1
+            self.frames.give(frame)
+            return
         if arrives < self.last:
             arrives = self.last
         self.last = arrives
@@ -103,7 +99,7 @@ class Port(Event):
         self.loop = loop
         self.frames = frames
         self.link = link
-        self.draws = seed
+        self.draws = Draws(seed)
         self.set_rate(rate)
         self.data = Queue()
         self.control = Queue()
@@ -140,7 +136,7 @@ class Port(Event):
 
     def send(self, frame: Frame, now: cython.longlong) -> None:
         """A frame wants to leave by this port."""
-        if self.free_at <= now and self.place < 0 and not (self.paused and frame.data):
+        if self.free_at <= now and not self.armed and not (self.paused and frame.data):
             self._transmit(frame, now)
             return
         if frame.data:
@@ -156,7 +152,7 @@ class Port(Event):
         else:
             self._enter_control(frame, now)
             return
-        if self.place < 0 and not self.paused:
+        if not self.armed and not self.paused:
             self.loop.arm(self, self.free_at)
 
     def _fits(self, size: cython.longlong) -> cython.bint:
@@ -189,7 +185,7 @@ class Port(Event):
         return False
 
     def _enter_control(self, frame: Frame, now: cython.longlong) -> None:
-        if self.free_at <= now and self.place < 0:
+        if self.free_at <= now and not self.armed:
             self._transmit(frame, now)
             return
         if self.control.size + frame.size > self.control_limit:
@@ -197,7 +193,7 @@ class Port(Event):
             self.frames.give(frame)
             return
         self.control.push(frame)
-        if self.place < 0:
+        if not self.armed:
             self.loop.arm(self, self.free_at)
 
     # What leaves
@@ -255,12 +251,9 @@ class Port(Event):
 
     def _marks(self) -> cython.bint:
         """Whether a frame that leaves so many bytes behind, more than `ecn_low`, is marked."""
-        golden: cython.ulonglong = 0x9E3779B97F4A7C15
-        mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
         if self.data.size >= self.ecn_high:
             return True
-        self.draws = (self.draws + golden) & mask
-        coin: cython.longlong = mix(self.draws) >> 33
+        coin: cython.longlong = self.draws.draw() >> 33
         share: cython.longlong = 2_147_483_648
         return coin < share * (self.data.size - self.ecn_low) // (self.ecn_high - self.ecn_low)
 
@@ -274,11 +267,11 @@ class Port(Event):
         if stop:
             self.pauses += 1
             self.paused_at = now
-            if self.place >= 0 and self.control.first is None:
+            if self.armed and self.control.first is None:
                 self.loop.disarm(self)
         else:
             self.paused_for += now - self.paused_at
-            if self.place < 0 and self.data.first is not None:
+            if not self.armed and self.data.first is not None:
                 self.loop.arm(self, self.free_at)
 
     def backlog(self, now: cython.longlong) -> cython.longlong:

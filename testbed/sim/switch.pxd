@@ -1,13 +1,13 @@
 from testbed.sim.frame cimport Frame
+from testbed.sim.mix cimport Draws
 from testbed.sim.port cimport Node, Port
 
 cdef class Switch(Node):
     cdef public object name
     cdef public int mode
     cdef public unsigned long long seed
-    cdef public unsigned long long draws
+    cdef public Draws draws
     cdef public long long number
     cdef public list down
     cdef public list ways
-    cdef public long long unreachable
     cdef long long _choose(self, Frame frame, object ways, unsigned long long count, long long now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cython
 
 from testbed.sim.frame import Frame
-from testbed.sim.mix import mix
+from testbed.sim.mix import Draws, mix
 from testbed.sim.port import Node, Port
 
 #: How a switch chooses among equal ways.
@@ -25,17 +25,16 @@ Ports = tuple[Port, ...]
 
 class Switch(Node):
     """number: among the edges, those that hosts are attached to; -1 for others. down: the ports to its hosts, by slot.
-    ways: the ports towards each edge, by its number. unreachable: frames for an edge that no port leads to."""
+    ways: the ports towards each edge, by its number."""
 
     def __init__(self, name: str, mode: int, seed: int) -> None:
         self.name = name
         self.mode = mode
         self.seed = seed
-        self.draws = seed
+        self.draws = Draws(seed)
         self.number = -1
         self.down: list[Port] = []
         self.ways: list[tuple[Port, ...]] = []
-        self.unreachable = 0
 
     def arrive(self, frame: Frame, now: cython.longlong, ingress: object) -> None:
         port: Port
@@ -50,14 +49,11 @@ class Switch(Node):
         port.send(frame, now)
 
     def _choose(self, frame: Frame, ways: Ports, count: cython.ulonglong, now: cython.longlong) -> cython.longlong:
-        golden: cython.ulonglong = 0x9E3779B97F4A7C15
-        mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
         seed: cython.ulonglong = self.seed
         drawn: cython.ulonglong
         if self.mode == ECMP:
             return (mix(frame.flow ^ seed) >> 16) % count
-        self.draws = (self.draws + golden) & mask
-        drawn = mix(self.draws)
+        drawn = self.draws.draw()
         one: cython.longlong = (drawn & 0xFFFFFF) % count
         if self.mode == SPRAY:
             return one
