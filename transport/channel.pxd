@@ -1,5 +1,13 @@
 from transport.context cimport Context
 from transport.control cimport Ack
+from transport.sequence cimport unwrap
+
+cdef long long NEVER
+cdef long long CONTROL_WINDOW
+cdef long long CLASS_CONTROL
+cdef long long CLASS_DATA
+cdef long long CONTROL
+cdef long long ECT_0
 
 cdef class Reliable:
     cdef public object control
@@ -26,6 +34,8 @@ cdef class Channel:
     cdef public long long newest_acked
     cdef public long long edge_in
     cdef public object seen
+    cpdef bint pending(self)
+    cpdef object fill(self, Ack ack)
     cpdef long long transmit(self, long long now, object out, long long limit)
     cpdef bint knows(self, Ack ack)
     cpdef long long on_ack(self, long long now, Ack ack)

@@ -67,7 +67,7 @@ class Channel:
         self.waiting.append(Reliable(control, work, charge, ask))
         self.context.wake()
 
-    def pending(self) -> bool:
+    def pending(self) -> cython.bint:
         return bool(self.waiting or self.outstanding)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.longlong:

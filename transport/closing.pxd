@@ -1,3 +1,5 @@
+cdef long long NEVER
+
 cdef class Closing:
     cdef public object connection
     cdef public bint begun

@@ -58,6 +58,13 @@ if TYPE_CHECKING:
 
 #: By number: calling the enumeration costs ten times as much.
 _OPCODES = {int(opcode): opcode for opcode in Opcode}
+_STATES = tuple(State)
+_RESET = int(State.RESET)
+_INIT = int(State.INIT)
+_RTR = int(State.RTR)
+_RTS = int(State.RTS)
+_SQD = int(State.SQD)
+_ERR = int(State.ERR)
 _KIND_MESSAGE = 0
 _KIND_REQUEST = 1
 _KIND_CONNECTION = 2
@@ -77,7 +84,7 @@ class Connection(Source):
         self.endpoint = endpoint
         self.context = context
         self.parameters = parameters
-        self.state = State.INIT
+        self._state = _INIT
         self.qpn = context.qpn
         self.error = ""
         self.datagrams: list[Packet] = []
@@ -92,11 +99,20 @@ class Connection(Source):
         self.responder: Responder = None  # type: ignore[assignment]
         self.closing: Closing = None  # type: ignore[assignment]
 
+    @property
+    def state(self) -> State:
+        """Where it is in the life of a queue pair."""
+        return _STATES[self._state]
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = int(state)
+
     # Setting up
 
     def connect(self, now: int, remote: ConnectionParameters) -> None:
         """Agree with the peer's parameters and go to RTS. NegotiationError or ConfigError changes nothing."""
-        if self.state != State.INIT:
+        if self._state != _INIT:
             raise LocalProtocolError(f"queue pair {self.qpn:#x} is in {self.state.name}: connect needs INIT")
         agreed = negotiate(self.parameters, remote)
         context = self.context
@@ -188,7 +204,7 @@ class Connection(Source):
         """Post a receive; its buffer is advertised to the peer with a key for one use. Allowed before `connect`."""
         if self.state not in POST_RECV:
             raise LocalProtocolError(f"queue pair {self.qpn:#x} is in {self.state.name}: receives cannot be posted")
-        if self.state == State.ERR:
+        if self._state == _ERR:
             self._complete(wr_id, Status.WR_FLUSH_ERR, Opcode.RECV, error=self.error)
             return
         self._awaken()
@@ -198,18 +214,18 @@ class Connection(Source):
 
     def close(self, now: int) -> None:
         """Finish what was posted, tell the peer, and free the queue pair. New requests are refused from now on."""
-        if self.state != State.RESET:
+        if self._state != _RESET:
             self._awaken()
-        if self.state == State.RTS:
+        if self._state == _RTS:
             self._move(State.SQD)
             self.closing.begin(now)
             self.context.wake()
-        elif self.state == State.ERR and self.channel.pending():
+        elif self._state == _ERR and self.channel.pending():
             if not self.closing.begun:  # time for the peer to be told why
                 self.closing.begun = True
                 self.closing.until = now + 2 * self.context.rto()
                 self.rearm(now)
-        elif self.state in (State.INIT, State.ERR):
+        elif self._state in (_INIT, _ERR):
             self.destroy()
 
     # The endpoint's side
@@ -217,8 +233,7 @@ class Connection(Source):
     def receive(self, now: cython.longlong, packet: Packet) -> None:
         """A packet for this queue pair, from the peer's address."""
         counters = self.context.counters
-        state = self.state
-        if state == State.RESET or state == State.INIT:
+        if self._state == _RESET or self._state == _INIT:
             counters.dropped_wrong_state += packet.count
             return
         kind: cython.int = packet.kind
@@ -235,7 +250,7 @@ class Connection(Source):
             awaken(self)
         self.active_at = now
         if kind == DATA:
-            if state == State.ERR:
+            if self._state == _ERR:
                 counters.dropped_wrong_state += packet.count
                 return
             self.receiver.on_data(now, packet)
@@ -249,7 +264,7 @@ class Connection(Source):
         self.rearm(now)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
-        if self.state < State.RTR:
+        if self._state < _RTR:
             return False
         sent: cython.longlong = 0
         if self.dormant is None:
@@ -262,11 +277,11 @@ class Connection(Source):
             sent += 1
         if self.dormant is not None:
             return sent >= limit
-        if self.state != State.ERR:
+        if self._state != _ERR:
             self.receiver.advertise()
         # Beginning a message posts its MSG. It leaves before the message's data, whose end asks for the ACK of both.
         data: Packets = []
-        if sent < limit and (self.state == State.RTS or self.state == State.SQD):
+        if sent < limit and (self._state == _RTS or self._state == _SQD):
             idle = self.sender.flow.oldest is None
             sent += self.sender.transmit(now, data, limit - sent)
             account = self.context.account
@@ -282,13 +297,13 @@ class Connection(Source):
                 self.endpoint.deferred.append(self.responder)
         sent += self.channel.transmit(now, out, max(1, limit - sent))
         out.extend(data)
-        if self.state == State.SQD:
+        if self._state == _SQD:
             self.closing.progress(now)
         self.rearm(now)
         return sent >= limit
 
     def expire(self, now: cython.longlong) -> None:
-        if self.state == State.RESET:
+        if self._state == _RESET:
             return
         if now >= self.closing.until:
             self.closing.expire(now)
@@ -296,7 +311,7 @@ class Connection(Source):
         if self.receiver.ack_due <= now:
             self.receiver.ack_now = True
         self.recovery.handle_timeout(now)
-        if self.state != State.ERR and now >= self._keep_alive_at():
+        if self._state != _ERR and now >= self._keep_alive_at():
             self.ask(now)
         if now >= self._asleep_at() and self.idle():
             self.context.timers.arm(self, NEVER)
@@ -364,7 +379,7 @@ class Connection(Source):
         """Go to ERR. `guilty` completes with `status`, the rest with WR_FLUSH_ERR; without a guilty one, all requests
         complete with `status`. `answer`, if any, tells the peer."""
         self._awaken()
-        if self.state in (State.ERR, State.RESET):
+        if self._state in (_ERR, _RESET):
             self.channel.abandon()
             return
         self.error = self.describe(cause)
@@ -388,7 +403,7 @@ class Connection(Source):
     # Control
 
     def _on_control(self, now: int, packet: Packet) -> None:
-        if self.state == State.ERR and not isinstance(packet.control, (Terminate, Close)):
+        if self._state == _ERR and not isinstance(packet.control, (Terminate, Close)):
             # Neither taken nor acknowledged: an acknowledgement would let the peer believe it was delivered.
             self.context.counters.dropped_wrong_state += 1
             return
@@ -404,12 +419,12 @@ class Connection(Source):
             if isinstance(packet.control, (Msg, ReadReq, Atomic)):  # acknowledged, and yet nothing will come of it
                 answer = Terminate(Status.REM_INV_REQ_ERR, _KIND_CONNECTION, 0)
                 self.fail(now, Status.WR_FLUSH_ERR, f"the peer's {packet.control} is not valid here", None, answer)
-        if self.state not in (State.ERR, State.RESET):
+        if self._state not in (_ERR, _RESET):
             self.receiver.deliver(now)
             self.responder.run(now)
 
     def _dispatch(self, now: int, sequence: int, control: Control | None) -> bool:
-        if self.state == State.ERR:
+        if self._state == _ERR:
             return True
         if isinstance(control, Msg):
             return self.receiver.on_msg(now, control)
@@ -427,7 +442,7 @@ class Connection(Source):
             return True
         if isinstance(control, Close):
             self.closing.peer_closed = True
-            if self.state == State.RTS:
+            if self._state == _RTS:
                 self.close(now)
             self.context.wake()
             return True
@@ -451,7 +466,7 @@ class Connection(Source):
         cause = f"the peer terminated with {status.name}"
         self.fail(now, Status.WR_FLUSH_ERR if guilty is None else status, cause, guilty)
 
-    def _on_datagram(self, now: int, packet: Packet) -> None:
+    def _on_datagram(self, now: cython.longlong, packet: Packet) -> None:
         control = packet.control
         counters = self.context.counters
         if isinstance(control, Ack):
@@ -464,12 +479,12 @@ class Connection(Source):
             self.context.wake()
         elif isinstance(control, Probe):
             counters.probes_received += 1
-            answer = self.context.packet(DATAGRAM, control.entropy, 1, self.context.plane_of(packet))
+            answer = self.context.packet(DATAGRAM, control.entropy, 1, packet.plane)
             answer.control = ProbeReply(control.nonce, control.entropy, 0, packet.ecn == CE)
             answer.received_at = now  # of the probe, until the reply leaves and says how long it was held
             self.send_datagram(answer)
         elif isinstance(control, ProbeReply):
-            if not self.context.peer.probe_reply(now, control, self.context.plane_of(packet)):
+            if not self.context.peer.probe_reply(now, control, packet.plane):
                 counters.dropped_bad_probe += 1
         elif isinstance(control, Reject):
             self._rejected(now, control)
@@ -478,7 +493,7 @@ class Connection(Source):
                 counters.dropped_bad_control += 1
             self.context.wake()
         elif isinstance(control, Demand) and self.context.grant is not None:
-            plane = self.context.plane_of(packet)
+            plane = packet.plane
             granter: Granter = self.endpoint.granter  # type: ignore[assignment]
             if not granter.on_demand(now, self.context.grant, control, packet, plane):
                 counters.dropped_bad_control += 1
@@ -517,24 +532,24 @@ class Connection(Source):
 
     def rearm(self, now: cython.longlong) -> None:
         """One deadline for everything this connection waits for."""
-        if self.state < State.RTR:
+        if self._state < _RTR:
             return
         due: cython.longlong = min(self.receiver.ack_due, self.closing.until)
         due = min(due, self.recovery.next_timeout(now))
         due = min(due, self.sender.paced_until(now))
-        if self.context.account is not None and self.state != State.ERR:
+        if self.context.account is not None and self._state != _ERR:
             due = min(due, max(self.context.account.due(), now))
         if due == NEVER:
             due = self._asleep_at() if self.idle() else self._keep_alive_at()
         if due != self.deadline:
             self.context.timers.arm(self, due)
 
-    def idle(self) -> bool:
+    def idle(self) -> cython.bint:
         """Whether nothing needs the parts: nothing posted to send, outstanding, missing or unanswered."""
         receiver = self.receiver
         ledger = receiver.ledger
         return (
-            self.state == State.RTS
+            self._state == _RTS
             and self.sender.idle()
             and not self.sender.starter.early_adverts
             and not self.channel.pending()
@@ -548,14 +563,14 @@ class Connection(Source):
             and not self.closing.begun
         )
 
-    def _asleep_at(self) -> int:
+    def _asleep_at(self) -> cython.longlong:
         return min(NEVER, self.active_at + (self.context.config.idle_after or 2 * self.context.rto()))
 
     def _awaken(self) -> None:
         if self.dormant is not None:
             awaken(self)
 
-    def _keep_alive_at(self) -> int:
+    def _keep_alive_at(self) -> cython.longlong:
         """When to ask whether the peer lives: requests wait for it, yet nothing is outstanding that a timeout
         covers."""
         if self.channel.pending() or self.sender.flow.oldest is not None or not self.sender.queue:
@@ -593,7 +608,7 @@ class Connection(Source):
     def _post(self, now: int, work: Work) -> None:
         if self.state not in POST_SEND:
             raise LocalProtocolError(f"queue pair {self.qpn:#x} is in {self.state.name}: sends cannot be posted")
-        if self.state == State.ERR:
+        if self._state == _ERR:
             self._complete(work.wr_id, Status.WR_FLUSH_ERR, Opcode(work.opcode), error=self.error)
             return
         self._awaken()

@@ -5,17 +5,22 @@ from transport.credits cimport Account, Grant
 from transport.packet cimport Packet
 from transport.pacing cimport Pacer
 from transport.paths cimport PathSet
+from transport.peer cimport Peer
 from transport.placement cimport ProtectionDomain
-from transport.timers cimport Source, Timers
+from transport.timers cimport Ready, Source, Timers
+
+cdef long long CLASS_CONTROL
+cdef long long PSN_MASK
+cdef long long _MAX_BACKOFF
 
 cdef class Context:
     cdef public object config
     cdef public ProtectionDomain domain
     cdef public Counters counters
     cdef public Timers timers
-    cdef public object ready
-    cdef public object owner
-    cdef public object peer
+    cdef public Ready ready
+    cdef public Source owner
+    cdef public Peer peer
     cdef public PathSet paths
     cdef public Control control
     cdef public Pacer pacer

@@ -14,11 +14,9 @@ from transport.pacing import Pacer
 from transport.packet import CLASS_CONTROL, PSN_MASK, Packet
 from transport.paths import PathSet
 from transport.placement import ProtectionDomain
-from transport.timers import Source, Timers
+from transport.timers import Ready, Timers
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from transport.config import EndpointConfig
     from transport.path import Planes
     from transport.peer import Peer
@@ -38,14 +36,14 @@ class Context:
 
     def __init__(
         self, config: EndpointConfig, domain: ProtectionDomain, counters: Counters, timers: Timers,
-        ready: deque[Source], signals: tuple[AckSignal, LossSignal],
+        ready: Ready, signals: tuple[AckSignal, LossSignal],
     ) -> None:  # fmt: skip
         self.config = config
         self.domain = domain
         self.counters = counters
         self.timers = timers
         self.ready = ready
-        self.owner: Any = None
+        self.owner: Any = None  # its Connection
         # Known from `Connection.connect` on; nothing that uses them runs before.
         self.peer: Peer = None  # type: ignore[assignment]
         self.paths: PathSet = None  # type: ignore[assignment]
@@ -103,10 +101,7 @@ class Context:
 
     def wake(self) -> None:
         """The connection may have something to send: give it a turn."""
-        owner: Source = self.owner
-        if not owner.queued:
-            owner.queued = True
-            self.ready.append(owner)
+        self.ready.push(self.owner)
 
     def round_trip(self) -> cython.longlong:
         """Smoothed round trip to the peer, picoseconds; the network's idle one before the first sample."""

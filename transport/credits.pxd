@@ -1,5 +1,11 @@
 from transport.packet cimport Packet
-from transport.timers cimport Source, Timers
+from transport.timers cimport Ready, Source, Timers
+from transport.clock cimport transmit_time
+
+cdef long long NEVER
+cdef long long US
+cdef long long DATAGRAM
+cdef long long _HEADERS
 
 cdef class Account:
     cdef public long long first
@@ -39,7 +45,7 @@ cdef class Grant:
 
 cdef class Granter(Source):
     cdef public Timers timers
-    cdef public object ready
+    cdef public Ready ready
     cdef public long long rate
     cdef public long long bdp
     cdef public long long cap
@@ -61,6 +67,5 @@ cdef class Granter(Source):
     cdef object _enter(self, long long now, Grant grant)
     cdef object _arrived(self, long long now, Grant grant, long long size)
     cdef object _fresh(self, Grant grant)
-    cdef object _wake(self)
     cdef object _tell(self, Grant grant)
     cdef Packet _credit(self, Grant grant)

@@ -22,11 +22,9 @@ import cython
 from transport.clock import NEVER, US, transmit_time
 from transport.control import Credit, Demand
 from transport.packet import DATAGRAM, Packet, Packets
-from transport.timers import Source, Timers
+from transport.timers import Ready, Source, Timers
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from cc.credit import CreditParameters
     from transport.context import Context
     from transport.nic.base import NicCaps
@@ -130,7 +128,7 @@ class Grant:
 class Granter(Source):
     """Grants for all connections of an endpoint. due: when the link has room for the next quantum."""
 
-    def __init__(self, timers: Timers, ready: deque[Source], caps: NicCaps, values: CreditParameters, bdp: int) -> None:
+    def __init__(self, timers: Timers, ready: Ready, caps: NicCaps, values: CreditParameters, bdp: int) -> None:
         Source.__init__(self)
         self.timers = timers
         self.ready = ready
@@ -212,7 +210,7 @@ class Granter(Source):
         if self.burst > self.bdp and now >= self.burst_at + self.silence:
             self.epoch += 1  # nothing of it comes any more
             self.burst = 0
-        self._wake()
+        self.ready.push(self)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
         sent: cython.longlong = 0
@@ -255,7 +253,7 @@ class Granter(Source):
         heappush(self.heap, (key, self.serial, grant))
         if not self.queued and self.burst <= self.bdp:
             if self.due <= now:
-                self._wake()
+                self.ready.push(self)
             elif self.deadline != self.due:
                 self.timers.arm(self, self.due)
 
@@ -268,17 +266,12 @@ class Granter(Source):
         self.burst -= used
         self.burst_at = now
         if closed and self.burst <= self.bdp and self.heap:
-            self._wake()
+            self.ready.push(self)
 
     def _fresh(self, grant: Grant) -> None:
         if grant.epoch != self.epoch:
             grant.epoch = self.epoch
             grant.burst = 0
-
-    def _wake(self) -> None:
-        if not self.queued:
-            self.queued = True
-            self.ready.append(self)
 
     def _tell(self, grant: Grant) -> None:
         """Say again what was granted."""

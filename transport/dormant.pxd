@@ -1,3 +1,5 @@
+cdef long long NEVER
+
 cdef class Dormant:
     cdef public long long dsn
     cdef public long long csn

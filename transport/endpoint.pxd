@@ -3,7 +3,11 @@ from transport.counters cimport Counters
 from transport.credits cimport Granter
 from transport.packet cimport Packet
 from transport.table cimport Table
-from transport.timers cimport Source, Timers
+from transport.timers cimport Ready, Source, Timers
+
+cdef long long MAX_PLANES
+cdef long long PROTOCOL_VERSION
+cdef long long QUANTUM
 
 cdef class Endpoint:
     cdef public object config
@@ -15,7 +19,7 @@ cdef class Endpoint:
     cdef public list entropies
     cdef public Counters totals
     cdef public Timers timers
-    cdef public object ready
+    cdef public Ready ready
     cdef public tuple signals
     cdef public object completions
     cdef public Table connections

@@ -25,7 +25,7 @@ from transport.packet import Packet, Packets
 from transport.peer import Peer
 from transport.placement import ProtectionDomain
 from transport.table import Table
-from transport.timers import Source, Timers
+from transport.timers import Ready, Source, Timers
 
 if TYPE_CHECKING:
     import random
@@ -69,7 +69,7 @@ class Endpoint:
             )
         self.totals = Counters()
         self.timers = Timers()
-        self.ready: deque[Source] = deque()
+        self.ready = Ready()
         self.signals = (AckSignal(), LossSignal())
         self.completions: deque[Completion] = deque()
         self.connections = Table(rng, 1 << 24)
@@ -156,7 +156,8 @@ class Endpoint:
         if connection is None:
             self.totals.dropped_unknown_qpn += packet.count
             return
-        if connection.context.plane_of(packet) < 0:
+        packet.plane = connection.context.plane_of(packet)
+        if packet.plane < 0:
             self.totals.dropped_wrong_address += packet.count
             return
         connection.receive(now, packet)
@@ -175,12 +176,10 @@ class Endpoint:
         self.now = now
         while self.deferred:
             self.deferred.pop().run(now)
-        while self.ready and len(out) < limit:
-            source = self.ready.popleft()
-            source.queued = False
-            if source.transmit(now, out, min(QUANTUM, limit - len(out))) and not source.queued:
-                source.queued = True
-                self.ready.append(source)
+        while self.ready.count and len(out) < limit:
+            source = self.ready.pop()
+            if source.transmit(now, out, min(QUANTUM, limit - len(out))):
+                self.ready.push(source)
         for packet in out:
             self.totals.packets_sent += packet.count
 

@@ -1,3 +1,5 @@
+from transport.clock cimport transmit_time
+
 cdef class Pacer:
     cdef public long long slack
     cdef public long long next_at

@@ -20,6 +20,7 @@ cdef class Packet:
     cdef public long long tag
     cdef public long long sent_at
     cdef public long long received_at
+    cdef public long long plane
     cdef public object src
     cdef public object dst
     cdef public object payload

@@ -54,13 +54,14 @@ class Packet:
     queue pair. tag: verification tag of a control payload. priority: CLASS_DATA or CLASS_CONTROL. length: payload
     bytes of the whole run. payload: a buffer, or None for bytes that exist only in number (the simulator).
     control: the decoded control payload of CONTROL and DATAGRAM packets. trimmed: a switch has cut the payload off.
-    hops: one for each port on the way that stamped it, None where nobody does. Times are picoseconds.
+    hops: one for each port on the way that stamped it, None where nobody does. plane: by which it came, -1 before an
+    endpoint took it in. Times are picoseconds.
     """
 
     __slots__ = (
         "ack_request", "address", "control", "count", "dst", "ecn", "entropy", "hops", "kind", "length", "offset",
-        "payload", "priority", "psn", "qpn", "received_at", "rkey", "segment", "sent_at", "seq", "solicited", "src",
-        "src_qpn", "stride", "tag", "trimmed",
+        "payload", "plane", "priority", "psn", "qpn", "received_at", "rkey", "segment", "sent_at", "seq", "solicited",
+        "src", "src_qpn", "stride", "tag", "trimmed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -88,6 +89,7 @@ class Packet:
         self.solicited = False
         self.sent_at = 0
         self.received_at = 0
+        self.plane = -1
         self.trimmed = False
         self.hops: list[Hop] | None = None
 
@@ -142,7 +144,7 @@ class Packet:
 FIELDS: tuple[str, ...] = (
     "kind", "src", "dst", "entropy", "qpn", "src_qpn", "psn", "seq", "count", "segment", "length", "rkey", "address",
     "payload", "offset", "stride", "control", "tag", "ecn", "priority", "ack_request", "solicited", "sent_at",
-    "received_at", "trimmed", "hops",
+    "received_at", "plane", "trimmed", "hops",
 )  # fmt: skip
 
 #: A batch of packets. Hot signatures use this name: Cython takes a parametrised list for another type than `list`.

@@ -1,6 +1,22 @@
 from transport.path cimport Path
 from transport.selectors cimport Selector
 
+cdef long long NEVER
+cdef long long BAD
+cdef long long DENIED
+cdef long long GOOD
+cdef long long SUSPECT
+cdef long long _MARK_WEIGHT
+cdef long long _SCATTER_WEIGHT
+cdef long long _IN_USE
+cdef long long _SAMPLES
+cdef long long _MAX_EVENTS
+cdef long long _GENEROUS
+cdef long long _TRIES
+cdef long long _BLAMES
+cdef double _CONGESTED
+cdef double _SCATTERED
+
 cdef class PathSet:
     cdef public long long planes
     cdef public list paths

@@ -13,11 +13,10 @@ from transport.flight import Subflow
 from transport.packet import CLASS_DATA, DATAGRAM, ECT_0, Packets
 from transport.paths import PathSet
 from transport.probes import Prober
-from transport.timers import Source, Timers
+from transport.timers import Ready, Source, Timers
 
 if TYPE_CHECKING:
     import random
-    from collections import deque
     from collections.abc import Sequence
 
     from transport.connection import Connection
@@ -30,7 +29,7 @@ class Peer(Source):
 
     def __init__(
         self, name: str, planes: Planes, entropies: Sequence[int], selector: str, base_rtt: int, floor: int,
-        rng: random.Random, timers: Timers, ready: deque[Source],
+        rng: random.Random, timers: Timers, ready: Ready,
     ) -> None:  # fmt: skip
         Source.__init__(self)
         self.name = name
@@ -46,9 +45,8 @@ class Peer(Source):
     def activity(self, now: cython.longlong, connection: Connection) -> None:
         """Data is flowing to this peer on `connection`: its paths are worth probing."""
         self.carrier = connection
-        if self.prober.activity(now) and not self.queued:
-            self.queued = True
-            self.ready.append(self)
+        if self.prober.activity(now):
+            self.ready.push(self)
         due: cython.longlong = self.prober.next_timeout()
         if due < self.deadline:
             self.timers.arm(self, due)
@@ -60,9 +58,7 @@ class Peer(Source):
 
     def expire(self, now: cython.longlong) -> None:
         self.prober.handle_timeout(now)
-        if not self.queued:
-            self.queued = True
-            self.ready.append(self)
+        self.ready.push(self)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
         """Send the probes that are due, in the data class: they must meet what data meets."""

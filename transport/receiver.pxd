@@ -2,6 +2,18 @@ from transport.channel cimport Channel
 from transport.context cimport Context
 from transport.ledger cimport Ledger
 from transport.packet cimport Packet
+from transport.sequence cimport unwrap
+
+cdef long long NEVER
+cdef long long OP_READ_RESPONSE
+cdef long long OP_SEND_IMM
+cdef long long OP_WRITE_IMM
+cdef long long SPACE_CONTROL
+cdef long long SPACE_DATA
+cdef long long CE
+cdef long long DATAGRAM
+cdef long long PSN_MASK
+cdef long long _REMOTE_WRITE
 
 cdef class Receiver:
     cdef public Context context

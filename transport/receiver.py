@@ -172,7 +172,7 @@ class Receiver:
         if state == 2:
             context.counters.dropped_outside_window += 1
         elif state == 0:
-            answer = context.packet(DATAGRAM, packet.entropy, 1, context.plane_of(packet))
+            answer = context.packet(DATAGRAM, packet.entropy, 1, packet.plane)
             answer.control = Nack(packet.seq, packet.psn, packet.entropy)
             context.counters.nacks_sent += 1
             self.connection.send_datagram(answer)
@@ -287,7 +287,7 @@ class Receiver:
         self.trigger_seq = sequence
         self.trigger_psn = psn
         self.trigger_entropy = packet.entropy
-        self.trigger_plane = self.context.plane_of(packet)
+        self.trigger_plane = packet.plane
         self.trigger_at = now
 
     def _schedule(self, now: cython.longlong) -> None:
@@ -305,7 +305,7 @@ class Receiver:
         self.reject_at = now + context.round_trip()
         if self.ack_due < NEVER:  # what came before the refused packet is acknowledged before it is refused
             self.ack_now = True
-        answer = context.packet(DATAGRAM, packet.entropy, 1, context.plane_of(packet))
+        answer = context.packet(DATAGRAM, packet.entropy, 1, packet.plane)
         answer.control = Reject(packet.seq, packet.rkey, packet.address, Status.REM_ACCESS_ERR)
         context.counters.rejects_sent += 1
         self.connection.send_datagram(answer)

@@ -4,6 +4,12 @@ from transport.context cimport Context
 from transport.control cimport Ack
 from transport.flight cimport Send, Subflow
 from transport.sender cimport Sender
+from transport.sequence cimport unwrap
+
+cdef long long MS
+cdef long long NEVER
+cdef long long SPACE_DATA
+cdef long long PSN_MASK
 
 cdef class Recovery:
     cdef public Context context

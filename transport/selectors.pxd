@@ -1,5 +1,14 @@
 from transport.path cimport Path
 
+cdef long long NEVER
+cdef long long _PACKET
+cdef long long _FREEZE_RTTS
+cdef long long _DEPTH
+cdef long long _MARKED
+cdef long long _LOST
+cdef long long _LATE
+cdef long long _MOST
+
 cdef class Selector:
     cdef public bint steers
     cdef public bint aware

@@ -6,6 +6,15 @@ from transport.packet cimport Packet
 from transport.starter cimport Starter
 from transport.work cimport Work
 
+cdef long long NEVER
+cdef long long CLASS_DATA
+cdef long long DATA
+cdef long long ECT_0
+cdef long long _FREE
+cdef long long _IN_FLIGHT
+cdef long long _LOST
+cdef long long MAX_COPIES
+
 cdef class Sender:
     cdef public Context context
     cdef public Channel channel
@@ -25,6 +34,9 @@ cdef class Sender:
     cdef public bint everywhere
     cdef public bint window_limited
     cdef public long long last_sent_at
+    cpdef bint idle(self)
+    cpdef bint has_more(self)
+    cpdef bint responding(self)
     cpdef long long transmit(self, long long now, object out, long long limit)
     cpdef long long paced_until(self, long long now)
     cdef bint _window_open(self, long long size)

@@ -76,7 +76,7 @@ class Sender:
         account: Account = self.context.account  # type: ignore[assignment]
         account.want(work.length, self.flow.oldest is None and not self.missing)
 
-    def idle(self) -> bool:
+    def idle(self) -> cython.bint:
         """Nothing posted, nothing outstanding."""
         return (
             not self.queue
@@ -117,11 +117,11 @@ class Sender:
             return NEVER
         return context.pacer.next_at
 
-    def has_more(self) -> bool:
+    def has_more(self) -> cython.bint:
         """More data is waiting behind what was just sent."""
         return self.current is not None or self.starter.waiting()
 
-    def responding(self) -> bool:
+    def responding(self) -> cython.bint:
         """A READ response has not been read out to its end."""
         return bool(self.starter.responses) or (self.current is not None and self.current.response)
 

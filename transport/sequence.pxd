@@ -1,1 +1,1 @@
-cpdef long long unwrap(long long wire, long long reference)
+cpdef long long unwrap(long long wire, long long reference) noexcept

@@ -56,7 +56,7 @@ def snapshot(endpoint: Endpoint, nic: Nic, limit: int = LIMIT) -> dict[str, Any]
         "addresses": [_address(address) for address in endpoint.addresses],
         "now_us": _us(now),
         "next_timeout_us": _until(endpoint.poll_timeout(), now),
-        "ready": len(endpoint.ready),
+        "ready": endpoint.ready.count,
         "completions": len(endpoint.completions),
         "counters": endpoint.counters(),
         "nic": _nic(nic),

@@ -1,5 +1,6 @@
 from transport.channel cimport Channel
 from transport.context cimport Context
+from transport.sequence cimport unwrap
 
 cdef class Starter:
     cdef public Context context

@@ -1,3 +1,5 @@
+cdef long long NEVER
+
 cdef class Timed:
     cdef public long long deadline
     cdef public long long scheduled
@@ -7,7 +9,15 @@ cdef class Timed:
 
 cdef class Source(Timed):
     cdef public bint queued
+    cdef public Source following
     cpdef bint transmit(self, long long now, object out, long long limit)
+
+cdef class Ready:
+    cdef public long long count
+    cdef public Source first
+    cdef public Source last
+    cpdef object push(self, Source source)
+    cpdef Source pop(self)
 
 cdef class Timers:
     cdef list heap

@@ -27,15 +27,50 @@ class Timed:
 
 
 class Source(Timed):
-    """Something that transmits when the endpoint gives it a turn. queued: it waits for one."""
+    """Something that transmits when the endpoint gives it a turn. queued: it waits for one, and `following` comes after
+    it."""
 
     def __init__(self) -> None:
         Timed.__init__(self)
         self.queued = False
+        self.following: Source | None = None
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.bint:
         """Append at most about `limit` packets to `out`; True if there is more to send right now."""
         return False
+
+
+class Ready:
+    """Sources that wait for their turn, in order, each once. count: how many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: Source | None = None
+        self.last: Source | None = None
+
+    def push(self, source: Source) -> None:
+        """Let it wait, unless it does already."""
+        if source.queued:
+            return
+        source.queued = True
+        if self.first is None:
+            self.first = source
+        else:
+            last: Source = self.last  # type: ignore[assignment]
+            last.following = source
+        self.last = source
+        self.count += 1
+
+    def pop(self) -> Source:
+        """The first; there must be one."""
+        source: Source = self.first  # type: ignore[assignment]
+        source.queued = False
+        self.first = source.following
+        source.following = None
+        if self.first is None:
+            self.last = None
+        self.count -= 1
+        return source
 
 
 class Timers:

@@ -3,6 +3,10 @@ from testbed.sim.nic cimport Owner, SimNic
 from transport.endpoint cimport Endpoint
 from transport.packet cimport Packet
 
+cdef long long NEVER
+cdef long long _BATCH
+cdef long long _MOST
+
 cdef class Timer(Event):
     cdef public Host host
 

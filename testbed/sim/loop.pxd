@@ -1,5 +1,8 @@
 from testbed.sim.mix cimport Draws
 
+cdef long long NEVER
+cdef long long _SMALLEST
+
 cdef class Event:
     cdef public long long when
     cdef public bint armed

@@ -1,7 +1,13 @@
 from testbed.sim.frame cimport Frame, Frames
 from testbed.sim.loop cimport Loop
+from testbed.sim.mix cimport mix
 from testbed.sim.port cimport Node, Port, Waiting
 from transport.packet cimport Packet
+
+cdef long long HEADER_BYTES
+cdef long long NEVER
+cdef long long CLASS_CONTROL
+cdef long long ROOM
 
 cdef class Attachment:
     cdef public long long edge

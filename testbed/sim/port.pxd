@@ -1,6 +1,10 @@
 from testbed.sim.frame cimport Frame, Frames, Queue
 from testbed.sim.loop cimport Event, Loop
 from testbed.sim.mix cimport Draws
+from transport.clock cimport transmit_time
+
+cdef long long CE
+cdef long long NOT_ECT
 
 cdef class Node:
     cpdef object arrive(self, Frame frame, long long now, object ingress)

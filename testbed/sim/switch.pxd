@@ -1,6 +1,9 @@
 from testbed.sim.frame cimport Frame
-from testbed.sim.mix cimport Draws
+from testbed.sim.mix cimport Draws, mix
 from testbed.sim.port cimport Node, Port
+
+cdef long long ECMP
+cdef long long SPRAY
 
 cdef class Switch(Node):
     cdef public object name

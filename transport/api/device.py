@@ -163,7 +163,7 @@ class DeviceBase:
                 alarm(due)
         if self.driver.unsent:  # the Nic is full, and cannot say when it is not
             return min(due, self.nic.now() + SECOND // 1000)
-        return 0 if endpoint.ready or endpoint.deferred else due
+        return 0 if endpoint.ready.count or endpoint.deferred else due
 
     def move_clock(self, due: Time) -> None:
         """Let virtual time pass, to the network's next event or to `due`. It may stand still for some calls, while

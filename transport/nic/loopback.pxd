@@ -1,5 +1,16 @@
 from transport.packet cimport Packet
 
+cdef long long NEVER
+cdef long long US
+cdef long long CE
+cdef long long CLASS_CONTROL
+cdef long long NOT_ECT
+cdef long long _SPIN
+cdef long long _FITS
+cdef long long _MARKED
+cdef long long _DROPPED
+cdef long long _END
+
 cdef class Port:
     cdef public Network network
     cdef public object data
