@@ -1,6 +1,6 @@
 from transport.context cimport Context
 from transport.control cimport Ack
-from transport.sequence cimport unwrap
+from transport.sequence cimport unwrap, wrap
 
 cdef long long NEVER
 cdef long long CONTROL_WINDOW
@@ -35,6 +35,7 @@ cdef class Channel:
     cdef public long long edge_in
     cdef public object seen
     cpdef bint pending(self)
+    cpdef bint busy(self)
     cpdef object fill(self, Ack ack)
     cpdef long long transmit(self, long long now, object out, long long limit)
     cpdef bint knows(self, Ack ack)

@@ -21,7 +21,7 @@ from transport.context import Context
 from transport.control import Ack
 from transport.packet import CLASS_CONTROL, CLASS_DATA, CONTROL, ECT_0
 from transport.path import Path
-from transport.sequence import unwrap
+from transport.sequence import unwrap, wrap
 
 if TYPE_CHECKING:
     from transport.control import Control
@@ -69,6 +69,10 @@ class Channel:
 
     def pending(self) -> cython.bint:
         return bool(self.waiting or self.outstanding)
+
+    def busy(self) -> cython.bint:
+        """Whether `transmit` would find something."""
+        return self.missing > 0 or bool(self.waiting)
 
     def transmit(self, now: cython.longlong, out: Packets, limit: cython.longlong) -> cython.longlong:
         """Append packets to `out`, at most `limit`; return how many."""
@@ -192,7 +196,7 @@ class Channel:
 
     def fill(self, ack: Ack) -> None:
         """Write what arrived into `ack`."""
-        ack.control_edge = self.edge_in & 0xFFFFFFFF
+        ack.control_edge = wrap(self.edge_in)
         ack.control_received = self.seen.to_bytes((self.seen.bit_length() + 7) >> 3, "little")
 
     def _age(self) -> cython.longlong:
@@ -221,7 +225,7 @@ class Channel:
             item.path = last
         path: Path = context.paths.paths[item.path]
         packet = context.packet(CONTROL, path.entropy, 1, path.plane)
-        packet.seq = item.sequence & 0xFFFFFFFF
+        packet.seq = wrap(item.sequence)
         packet.control = item.control
         packet.ack_request = item.ask or item.copies > 0
         packet.priority = CLASS_DATA if item.charge else CLASS_CONTROL

@@ -1,3 +1,5 @@
+from transport.sequence cimport wrap
+
 cdef long long NEVER
 
 cdef class Closing:

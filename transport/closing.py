@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from transport.clock import NEVER, Time
 from transport.completion import Status
 from transport.control import Close
+from transport.sequence import wrap
 from transport.states import State
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Closing:
         if not self.said and sender.idle():
             self.said = True
             # The CLOSE itself is the last of its space.
-            final = Close(sender.next & 0xFFFFFFFF, (channel.next + len(channel.waiting) + 1) & 0xFFFFFFFF)
+            final = Close(wrap(sender.next), wrap(channel.next + len(channel.waiting) + 1))
             channel.post(final, ask=True)
         elif self.said and self.peer_closed and not channel.pending() and not self.over:
             self.over = True

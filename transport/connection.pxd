@@ -7,7 +7,7 @@ from transport.receiver cimport Receiver
 from transport.recovery cimport Recovery
 from transport.responder cimport Responder
 from transport.sender cimport Sender
-from transport.sequence cimport unwrap
+from transport.sequence cimport unwrap, wrap
 from transport.timers cimport Source
 
 cdef int _RESET

@@ -44,7 +44,7 @@ from transport.receiver import Receiver
 from transport.recovery import Recovery
 from transport.responder import Responder
 from transport.sender import Sender
-from transport.sequence import unwrap
+from transport.sequence import unwrap, wrap
 from transport.states import POST_RECV, POST_SEND, State, check_transition
 from transport.timers import Source
 from transport.wire import max_ack_bits, max_advert
@@ -279,24 +279,27 @@ class Connection(Source):
             return sent >= limit
         if self._state != _ERR:
             self.receiver.advertise()
-        # Beginning a message posts its MSG. It leaves before the message's data, whose end asks for the ACK of both.
-        data: Packets = []
+        ahead: cython.longlong = len(out)
         if sent < limit and (self._state == _RTS or self._state == _SQD):
             idle = self.sender.flow.oldest is None
-            sent += self.sender.transmit(now, data, limit - sent)
+            sent += self.sender.transmit(now, out, limit - sent)
             account = self.context.account
             if account is not None and account.due() <= now:
                 path = self.context.paths.paths[self.context.paths.select(now, self.context.flow, -1)]
                 packet = self.context.packet(DATAGRAM, path.entropy, 1, path.plane)
                 packet.control = account.demand(now)
-                out.append(packet)
+                out.insert(ahead, packet)
+                ahead += 1
                 sent += 1
-            if idle and data:
+            if idle and len(out) > ahead:
                 self.context.peer.activity(now, self)
             if self.responder.pending and not self.sender.responding():
                 self.endpoint.deferred.append(self.responder)
-        sent += self.channel.transmit(now, out, max(1, limit - sent))
-        out.extend(data)
+        # Beginning a message posts its MSG. It leaves before the message's data, whose end asks for the ACK of both.
+        if self.channel.busy():
+            control: Packets = []
+            sent += self.channel.transmit(now, control, max(1, limit - sent))
+            out[ahead:ahead] = control
         if self._state == _SQD:
             self.closing.progress(now)
         self.rearm(now)
@@ -323,7 +326,7 @@ class Connection(Source):
     def ask(self, now: int) -> None:
         """Ask whether the peer lives: if it does, its acknowledgement moves `recovery.acked_at`."""
         self._awaken()
-        self.channel.post(RecvAdvert(self.receiver.advertised & 0xFFFFFFFF, ()), ask=True)
+        self.channel.post(RecvAdvert(wrap(self.receiver.advertised), ()), ask=True)
 
     def send_datagram(self, packet: Packet) -> None:
         """Queue an unreliable answer; few are kept, a peer that asks faster loses them."""
@@ -368,7 +371,7 @@ class Connection(Source):
     def refuse_message(self, now: int, receive: PostedReceive) -> None:
         """A SEND is longer than the receive it consumes."""
         cause = f"SEND of {receive.length} bytes into a receive of {receive.region.length}"
-        answer = Terminate(Status.REM_INV_REQ_ERR, _KIND_MESSAGE, receive.number & 0xFFFFFFFF)
+        answer = Terminate(Status.REM_INV_REQ_ERR, _KIND_MESSAGE, wrap(receive.number))
         self.receiver.queue.popleft()
         self.receiver.head += 1
         receive.region.deregister()
@@ -461,7 +464,7 @@ class Connection(Source):
             guilty = self.find_read(notice.number)
         elif notice.kind == _KIND_MESSAGE:
             for work in self.sender.queue:
-                if work.number >= 0 and work.opcode in _MESSAGES and work.number & 0xFFFFFFFF == notice.number:
+                if work.number >= 0 and work.opcode in _MESSAGES and wrap(work.number) == notice.number:
                     guilty = work
         cause = f"the peer terminated with {status.name}"
         self.fail(now, Status.WR_FLUSH_ERR if guilty is None else status, cause, guilty)

@@ -1,4 +1,5 @@
 from transport.control cimport Ack
+from transport.sequence cimport wrap
 
 cdef class Ledger:
     cdef public long long edge

@@ -11,6 +11,7 @@ from __future__ import annotations
 import cython
 
 from transport.control import Ack
+from transport.sequence import wrap
 
 NEW = 0  #: place it
 DUPLICATE = 1  #: acknowledge, do not place
@@ -82,15 +83,15 @@ class Ledger:
                 received[i >> 3] |= 1 << (i & 7)
                 if flags & 2:
                     marked[i >> 3] |= 1 << (i & 7)
-        ack.edge = self.edge & 0xFFFFFFFF
-        ack.base = base & 0xFFFFFFFF
+        ack.edge = wrap(self.edge)
+        ack.base = wrap(base)
         ack.bits = bits
         ack.received = bytes(received)
         ack.marked = bytes(marked)
-        ack.marked_packets = self.marked_packets & 0xFFFFFFFF
+        ack.marked_packets = wrap(self.marked_packets)
         ack.marked_bytes = self.marked_bytes
-        ack.duplicates = self.duplicates & 0xFFFFFFFF
-        ack.last_duplicate = self.last_duplicate & 0xFFFFFFFF
+        ack.duplicates = wrap(self.duplicates)
+        ack.last_duplicate = wrap(self.last_duplicate)
         self._move_base(self.previous_edge)
         self.previous_edge = self.edge
 

@@ -35,7 +35,8 @@ cdef class PathSet:
     cdef public long long heard_at
     cdef public long long resumed_at
     cdef public long long congested_count
-    cdef public object in_use
+    cdef public list in_use
+    cdef long long turn
     cdef public long long active_count
     cdef public long long active_congested
     cdef public double scatter
@@ -45,8 +46,9 @@ cdef class PathSet:
     cdef public object wanting
     cdef public dict kept
     cdef public dict aside
-    cdef public list recent
-    cdef public list sorted
+    cdef long long samples
+    cdef long long[::1] recent
+    cdef long long[::1] sorted
     cpdef long long select(self, long long now, long long flow, long long avoid)
     cpdef long long loss_delay(self, long long index)
     cpdef long long delay_bound(self, long long index)

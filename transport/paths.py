@@ -21,6 +21,7 @@ transition, whatever the number of paths.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ class PathSet:
         self.marked_fraction = 0.0
         self.heard_at = -1
         self.congested_count = 0  # among the usable
-        self.in_use: deque[Path] = deque()  # the paths of the latest deliveries
+        self.in_use: list[Path] = []  # the paths of the latest deliveries, a ring
+        self.turn = 0  # of its oldest entry
         self.active_count = 0  # different ones among them
         self.active_congested = 0
         self.scatter = 0.0
@@ -134,8 +136,9 @@ class PathSet:
         self.wanting: deque[int] = deque()  # paths that want a probe soon
         self.kept: dict[int, Path] = {}  # SUSPECT and usable, for the floor's sake; the longest kept first
         self.aside: dict[int, Path] = {}  # SUSPECT and not usable
-        self.recent: list[int] = []  # the latest samples, oldest first
-        self.sorted: list[int] = []  # the same, by size
+        self.samples = 0
+        self.recent = array("q", bytes(8 * _SAMPLES))  # the latest samples, a ring
+        self.sorted = array("q", bytes(8 * _SAMPLES))  # the same, by size
         selector.bind(self.paths)
         for first in range(count):  # neighbours on different planes, so that a pass loads all planes alike
             for path in self.paths[first::count]:
@@ -349,9 +352,12 @@ class PathSet:
             if path.congested:
                 self.active_congested += 1
         path.recent += 1
-        self.in_use.append(path)
-        if len(self.in_use) > _IN_USE:
-            old = self.in_use.popleft()
+        if len(self.in_use) < _IN_USE:
+            self.in_use.append(path)
+        else:
+            old = self.in_use[self.turn]
+            self.in_use[self.turn] = path
+            self.turn = (self.turn + 1) % _IN_USE
             old.recent -= 1
             if old.recent == 0:
                 self.active_count -= 1
@@ -389,16 +395,25 @@ class PathSet:
 
     def _summarise(self, rtt: cython.longlong) -> None:
         """Median and spread over the latest samples, kept sorted: a fixed amount of work."""
+        place: cython.longlong = self.samples % _SAMPLES
+        oldest: cython.longlong = self.recent[place]
         i: cython.longlong
-        if len(self.recent) == _SAMPLES:
-            self.sorted.remove(self.recent.pop(0))
-        self.recent.append(rtt)
-        i = len(self.sorted)
+        count: cython.longlong = min(self.samples + 1, _SAMPLES)
+        self.recent[place] = rtt
+        i = count - 1  # becomes the place of the sample that goes
+        if self.samples >= _SAMPLES:
+            while self.sorted[i] != oldest:
+                i -= 1
         while i > 0 and self.sorted[i - 1] > rtt:
+            self.sorted[i] = self.sorted[i - 1]
             i -= 1
-        self.sorted.insert(i, rtt)
-        self.median_rtt = self.sorted[len(self.sorted) // 2]
-        self.spread_rtt = self.sorted[len(self.sorted) - 1] - self.sorted[0]
+        while i + 1 < count and self.sorted[i + 1] < rtt:
+            self.sorted[i] = self.sorted[i + 1]
+            i += 1
+        self.sorted[i] = rtt
+        self.samples += 1
+        self.median_rtt = self.sorted[count // 2]
+        self.spread_rtt = self.sorted[count - 1] - self.sorted[0]
 
     def _move(self, now: cython.longlong, path: Path, cause: str) -> None:
         """Apply the table, unless the floor forbids it."""

@@ -1,8 +1,9 @@
 from transport.channel cimport Channel
 from transport.context cimport Context
+from transport.control cimport Ack
 from transport.ledger cimport Ledger
 from transport.packet cimport Packet
-from transport.sequence cimport unwrap
+from transport.sequence cimport unwrap, wrap
 
 cdef long long NEVER
 cdef long long OP_READ_RESPONSE

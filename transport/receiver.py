@@ -32,7 +32,7 @@ from transport.errors import QueueFullError
 from transport.ledger import Ledger
 from transport.packet import CE, DATAGRAM, PSN_MASK, Packet, Packets
 from transport.placement import Access, MemoryRegion, place, place_run
-from transport.sequence import unwrap
+from transport.sequence import unwrap, wrap
 from transport.work import PostedReceive
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Receiver:
             first = self.advertised - self.head
             batch = [self.queue[i].region for i in range(first, min(len(self.queue), first + self.context.max_advert))]
             receives = tuple(Receive(region.rkey, region.address, region.length) for region in batch)
-            self.channel.post(RecvAdvert(self.advertised & 0xFFFFFFFF, receives))
+            self.channel.post(RecvAdvert(wrap(self.advertised), receives))
             self.advertised += len(batch)
 
     # Arrival
@@ -151,9 +151,7 @@ class Receiver:
         context.counters.data_packets_received += count
         if context.grant is not None:
             self.connection.endpoint.granter.arrived(now, context.grant, packet.length, False)
-        self._trigger(
-            now, SPACE_DATA, (packet.seq + count - 1) & 0xFFFFFFFF, (packet.psn + count - 1) & PSN_MASK, packet
-        )
+        self._trigger(now, SPACE_DATA, wrap(packet.seq + count - 1), (packet.psn + count - 1) & PSN_MASK, packet)
         self.unacked += packet.length
         # A gap that was told of, and whose time the sender counts, has closed.
         closed: cython.bint = 0 < self.told <= ledger.edge - ledger.previous_edge

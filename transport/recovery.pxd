@@ -4,7 +4,7 @@ from transport.context cimport Context
 from transport.control cimport Ack
 from transport.flight cimport Send, Subflow
 from transport.sender cimport Sender
-from transport.sequence cimport unwrap
+from transport.sequence cimport unwrap, wrap
 
 cdef long long MS
 cdef long long NEVER

@@ -27,7 +27,7 @@ from transport.control import SPACE_DATA, Ack
 from transport.flight import Send, Subflow
 from transport.packet import PSN_MASK
 from transport.sender import Sender
-from transport.sequence import unwrap
+from transport.sequence import unwrap, wrap
 
 if TYPE_CHECKING:
     from typing import Any
@@ -186,7 +186,7 @@ class Recovery:
         self.batch_path = -1
 
     def _count_duplicates(self, ack: Ack) -> None:
-        more: cython.longlong = (ack.duplicates - self.duplicates) & 0xFFFFFFFF
+        more: cython.longlong = wrap(ack.duplicates - self.duplicates)
         if 0 < more < 0x80000000:
             self.duplicates = ack.duplicates
             self.context.counters.spurious += more

@@ -5,6 +5,7 @@ from transport.flight cimport Flow, Send, Subflow
 from transport.packet cimport Packet
 from transport.starter cimport Starter
 from transport.work cimport Work
+from transport.sequence cimport wrap
 
 cdef long long NEVER
 cdef long long CLASS_DATA

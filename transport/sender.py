@@ -20,6 +20,7 @@ from transport.credits import Account
 from transport.errors import QueueFullError
 from transport.flight import Flow, Send, Subflow
 from transport.packet import CLASS_DATA, DATA, ECT_0, Packet, Packets
+from transport.sequence import wrap
 from transport.starter import Starter
 from transport.work import Work
 
@@ -324,7 +325,7 @@ class Sender:
         packet = context.packet(DATA, send.subflow.path.entropy, send.count, send.subflow.path.plane)
         packet.priority = CLASS_DATA
         packet.ecn = ECT_0
-        packet.seq = send.first & 0xFFFFFFFF
+        packet.seq = wrap(send.first)
         packet.address = work.address + offset
         packet.length = min(send.count * segment, work.length - offset)
         packet.rkey = work.rkey if packet.length > 0 else context.tag_out  # no key is looked at: see the receiver

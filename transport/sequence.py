@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import cython
 
+_RANGE = 1 << 32
+_HALF = 1 << 31
+
 
 def unwrap(wire: cython.longlong, reference: cython.longlong) -> cython.longlong:
     """The number congruent to the 32-bit `wire` that lies nearest to `reference` (RFC 1982 serial arithmetic)."""
-    delta: cython.longlong = (wire - reference) & 0xFFFFFFFF
-    if delta >= 0x80000000:
-        delta -= 0x100000000
+    delta: cython.longlong = (wire - reference) & (_RANGE - 1)
+    if delta >= _HALF:
+        delta -= _RANGE
     return reference + delta
+
+
+def wrap(sequence: cython.longlong) -> cython.longlong:
+    """The number as on the wire."""
+    return sequence & (_RANGE - 1)

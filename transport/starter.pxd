@@ -1,6 +1,6 @@
 from transport.channel cimport Channel
 from transport.context cimport Context
-from transport.sequence cimport unwrap
+from transport.sequence cimport unwrap, wrap
 
 cdef class Starter:
     cdef public Context context

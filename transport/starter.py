@@ -30,7 +30,7 @@ from transport.control import (
     RecvAdvert,
 )
 from transport.placement import EXPOSED
-from transport.sequence import unwrap
+from transport.sequence import unwrap, wrap
 from transport.work import Work
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Starter:
             self._begin_data(work)
             self.channel.post(
                 Msg(
-                    work.number, OP_READ_RESPONSE, work.first & 0xFFFFFFFF, work.count, work.length,
+                    work.number, OP_READ_RESPONSE, wrap(work.first), work.count, work.length,
                 ),
                 work,
             )  # fmt: skip
@@ -111,13 +111,13 @@ class Starter:
             return self._begin_message(now, work)
         if len(self.reads) >= context.max_rd_atomic:
             return False
-        edge = self.sender.next & 0xFFFFFFFF
+        edge = wrap(self.sender.next)
         if opcode != Opcode.RDMA_READ and not self.sender.charge(now, _CHARGE):
             return False
         work.number = self.next_read
         self.next_read += 1
         self.reads[work.number] = work
-        number = work.number & 0xFFFFFFFF
+        number = wrap(work.number)
         if opcode == Opcode.RDMA_READ:
             work.region = context.domain.expose(
                 work.length if work.data is None else work.data,
@@ -143,8 +143,8 @@ class Starter:
         if not self.adverts:
             return False
         number, receive = self.adverts[0]
-        wire = number & 0xFFFFFFFF
-        first = self.sender.next & 0xFFFFFFFF
+        wire = wrap(number)
+        first = wrap(self.sender.next)
         if work.opcode == Opcode.RDMA_WRITE:
             self.adverts.popleft()
             work.number = number

@@ -19,6 +19,7 @@ cdef class Host(Owner):
     cdef public Timer timer
     cdef public object on_done
     cdef public list unsent
+    cdef long long taken
     cdef public long long next_post
     cdef public long long completed
     cdef public bint done

@@ -50,6 +50,7 @@ class Host(Owner):
         self.timer = Timer(self)
         self.on_done: Any = None
         self.unsent: list[Packet] = []
+        self.taken = 0  # of these
         self.next_post = NEVER
         self.completed = 0
         self.done = False
@@ -128,7 +129,12 @@ class Host(Owner):
                 self.endpoint.fill(now, self.unsent, _BATCH)
                 if not self.unsent:
                     return
-            taken = self.ports.carry(self.unsent, now) if self.outer is None else self.outer.send(self.unsent)
-            del self.unsent[:taken]
-            if self.unsent:
+            if self.outer is None:
+                taken = self.ports.carry(self.unsent, self.taken, now)
+            else:
+                taken = self.outer.send(self.unsent[self.taken :])
+            self.taken += taken
+            if self.taken < len(self.unsent):
                 return
+            self.taken = 0
+            self.unsent.clear()

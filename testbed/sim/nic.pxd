@@ -42,5 +42,5 @@ cdef class SimNic:
     cdef public object caps
     cdef public Loop loop
     cdef public list inbox
-    cpdef long long carry(self, list packets, long long now)
+    cpdef long long carry(self, list packets, long long first, long long now)
     cdef HostPort _end_of(self, bytes address)

@@ -134,19 +134,19 @@ class SimNic:
     def now(self) -> Time:
         return self.loop.now
 
-    def carry(self, packets: Packets, now: cython.longlong) -> cython.longlong:
-        """Take packets of one segment in order; return how many there was room for."""
+    def carry(self, packets: Packets, first: cython.longlong, now: cython.longlong) -> cython.longlong:
+        """Take packets of one segment in order, from place `first` on; return how many there was room for."""
         end: HostPort = self.ends[0]
         count: cython.longlong = len(packets)
-        taken: cython.longlong = 0
-        while taken < count:
-            packet: Packet = packets[taken]
+        place: cython.longlong = first
+        while place < count:
+            packet: Packet = packets[place]
             if len(self.ends) > 1:
                 end = self._end_of(packet.src)
             if not end.send(packet, now):
                 break
-            taken += 1
-        return taken
+            place += 1
+        return place - first
 
     def _end_of(self, address: bytes) -> HostPort:
         end: HostPort
@@ -156,7 +156,7 @@ class SimNic:
         return end
 
     def send(self, packets: Sequence[Packet]) -> int:
-        return self.carry(list(packets), self.loop.now)
+        return self.carry(list(packets), 0, self.loop.now)
 
     def receive(self, limit: int) -> list[Packet]:
         packets, self.inbox = self.inbox, []
