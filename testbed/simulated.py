@@ -5,6 +5,7 @@ The same job, fabric and seed give the same result to the bit, on any machine, c
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Sequence
@@ -116,6 +117,15 @@ class World(Together):
                 event.fire(now)
 
     def _drive(self) -> None:
+        collects = gc.isenabled()
+        gc.disable()  # or it would walk through all hosts every few thousand packets
+        try:
+            self._run_phase()
+        finally:
+            if collects:
+                gc.enable()
+
+    def _run_phase(self) -> None:
         loop = self.loop
         driven = [host.driven for host in self.hosts]
         self.waiting = sum(not host.rank.done for host in self.hosts)
@@ -125,6 +135,7 @@ class World(Together):
         last = loop.now + round(self.timeout_s * SECOND)
         while self.waiting:
             fired = loop.run(last, _SLICE)
+            gc.collect(0)  # cycles that a control of the user may leave behind
             self.watcher.step(sum(host.completed for host in driven))
             if self.waiting and (not fired or time.monotonic() > deadline):
                 stuck = next(host.rank for host in self.hosts if not host.rank.done)

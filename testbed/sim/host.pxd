@@ -26,7 +26,7 @@ cdef class Host(Owner):
     cpdef object timeout(self, long long now)
     cpdef object wake(self, long long now)
     cpdef object begin(self, long long now)
-    cpdef object settle(self, long long now)
+    cdef object _settle(self, long long now, long long soonest)
     cdef object _take_in(self, long long now)
     cdef object _complete(self, long long now)
     cdef object _push(self, long long now)

@@ -63,17 +63,21 @@ class Host(Owner):
         else:
             self.ports.inbox.append(packet)
             self._take_in(now)
-        self.settle(now)
+        self._settle(now, now)
 
     def room(self, now: cython.longlong) -> None:
-        self.settle(now)
+        self._settle(now, now)
 
     def timeout(self, now: cython.longlong) -> None:
         """The time has come of a timer of the endpoint, of the application, or of what is wrapped around the Nic."""
-        self.next_post = self.application.next_post
         if self.outer is not None and self.outer.next_event() <= now:
             self._take_in(now)
-        self.settle(now)
+        if self.endpoint.poll_timeout() <= now:
+            self.endpoint.handle_timeout(now)
+        if self.application.next_post <= now:
+            self.application.handle_timeout(now)
+        self.next_post = self.application.next_post
+        self._settle(now, now + 1)
 
     def wake(self, now: cython.longlong) -> None:
         """The application has posted something."""
@@ -84,17 +88,12 @@ class Host(Owner):
         self.done = self.application.done
         self.completed = 0
         self.next_post = self.application.next_post
-        self.settle(now)
+        self._settle(now, now)
 
-    def settle(self, now: cython.longlong) -> None:
-        """Everything that follows at this moment, and the timer for what does not."""
+    def _settle(self, now: cython.longlong, soonest: cython.longlong) -> None:
+        """Everything that follows at this moment, and the timer for what does not, which fires not before `soonest`."""
         endpoint: Endpoint = self.endpoint
         due: cython.longlong
-        if endpoint.poll_timeout() <= now:
-            endpoint.handle_timeout(now)
-        if self.next_post <= now:
-            self.application.handle_timeout(now)
-            self.next_post = self.application.next_post
         self._push(now)
         if endpoint.completions:
             self._complete(now)
@@ -102,8 +101,8 @@ class Host(Owner):
         due = min(endpoint.poll_timeout(), self.next_post)
         if self.outer is not None:
             due = min(due, self.outer.next_event())
-        if due <= now:  # what is due waits for room in the port, which tells when it is there
-            due = NEVER if self.unsent else now + 1
+        if due <= now:  # what is due may wait for room in the port, which tells when it is there
+            due = NEVER if self.unsent else soonest
         if due < self.timer.when:  # one that comes too early finds nothing to do
             self.loop.arm(self.timer, due)
 

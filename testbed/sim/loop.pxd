@@ -16,6 +16,7 @@ cdef class Loop:
     cdef Draws _draws
     cdef list _events
     cdef long long _size
+    cdef bint _free
     cdef long long[::1] _whens
     cdef unsigned long long[::1] _keys
     cdef long long[::1] _numbers
@@ -25,6 +26,7 @@ cdef class Loop:
     cpdef long long run(self, long long until, long long limit)
     cpdef long long next(self)
     cdef object _register(self, Event event)
+    cdef object _close(self)
     cdef object _remove(self, long long place)
     cdef object _settle(self, long long when, unsigned long long key, long long number, long long place)
     cdef object _move(self, long long source, long long place)

@@ -42,6 +42,7 @@ class Loop:
         self._draws = Draws(seed)
         self._events: list[Event] = []
         self._size = 0  # of the heap
+        self._free = False  # its root, whose event fires: what is armed first takes its place
         self._whens = array("q", bytes(8 * _SMALLEST))  # of its entries: time,
         self._keys = array("Q", bytes(8 * _SMALLEST))  # order among those of the same time,
         self._numbers = array("q", bytes(8 * _SMALLEST))  # and event
@@ -54,13 +55,18 @@ class Loop:
             when = self.now
         event.when = when
         if event.armed:
+            self._close()
             place = self._places[event.number]
         else:
             if event.number < 0:
                 self._register(event)
             event.armed = True
-            place = self._size
-            self._size += 1
+            if self._free:
+                place = 0
+                self._free = False
+            else:
+                place = self._size
+                self._size += 1
         self._settle(when, self._draws.draw(), event.number, place)
 
     def disarm(self, event: Event) -> None:
@@ -81,9 +87,10 @@ class Loop:
             self.now = event.when
             event.when = NEVER
             event.armed = False
-            self._remove(0)
+            self._free = True
             count += 1
             event.fire(self.now)
+            self._close()
         self.fired += count
         return count
 
@@ -101,6 +108,12 @@ class Loop:
             self._keys = array("Q", bytes(self._keys) + bytes(8 * room))
             self._numbers = array("q", bytes(self._numbers) + bytes(8 * room))
             self._places = array("q", bytes(self._places) + bytes(8 * room))
+
+    def _close(self) -> None:
+        """Nothing took the place of the event that fires."""
+        if self._free:
+            self._free = False
+            self._remove(0)
 
     def _remove(self, place: cython.longlong) -> None:
         self._size -= 1
