@@ -17,12 +17,15 @@ from transport.clock import NEVER
 from transport.control import OUT_OF_ORDER, Nack
 from transport.ledger import OUTSIDE
 from transport.packet import DATAGRAM
+from transport.placement import Access
 from transport.sequence import unwrap, wrap
 
 if TYPE_CHECKING:
     from transport.packet import Packet
     from transport.receiver import Receiver
     from transport.recovery import Recovery
+
+_REMOTE_WRITE = int(Access.REMOTE_WRITE)
 
 
 def out_of_order(receiver: Receiver, packet: Packet, first: int) -> None:
@@ -32,6 +35,14 @@ def out_of_order(receiver: Receiver, packet: Packet, first: int) -> None:
     ledger = receiver.ledger
     if ledger.classify(first) == OUTSIDE:
         context.counters.dropped_outside_window += packet.count
+        return
+    # Whoever guesses a sequence number is no witness of a gap: the key must be right, as it must for placement.
+    if packet.length == 0:
+        if packet.rkey != context.tag_in:
+            context.counters.dropped_wrong_tag += 1
+            return
+    elif context.domain.find(packet.rkey, packet.address, packet.length, _REMOTE_WRITE, context.qpn) is None:
+        context.counters.dropped_bad_key += packet.count
         return
     context.counters.dropped_out_of_order += packet.count
     if receiver.nacked == ledger.edge:

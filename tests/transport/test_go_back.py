@@ -331,6 +331,19 @@ def test_data_far_ahead_is_dropped_without_a_nack():
     assert pair.bob.endpoint.counters()["nacks_sent"] == 0
 
 
+@pytest.mark.parametrize(
+    ("payload", "counter"), [(b"forged", "dropped_bad_key"), (b"", "dropped_wrong_tag")], ids=["data", "zero bytes"]
+)
+def test_a_guessed_sequence_number_without_a_right_key_is_no_gap(payload, counter):
+    pair = classic()
+    ours, theirs = pair.connect()
+    expose(theirs, 4096)
+    pair.inject(forge(ours, theirs.receiver.ledger.edge + 5, payload, 0xBAD, 0))
+    pair.drive()
+    counters = pair.bob.endpoint.counters()
+    assert (counters[counter], counters["nacks_sent"], counters["dropped_out_of_order"]) == (1, 0, 0)
+
+
 def test_a_run_that_begins_before_the_edge_is_placed_from_there_on():
     """Three segments of it came and their acknowledgement did not: the timeout repeats all of it."""
 
