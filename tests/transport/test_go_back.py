@@ -101,6 +101,16 @@ def test_the_nack_names_the_segment_that_is_expected():
     assert nack.control == Nack(first + 7 & 0xFFFFFFFF, behind, data_packets(pair.sent)[8].entropy, OUT_OF_ORDER)
 
 
+def test_what_came_before_the_gap_is_acknowledged_with_the_nack():
+    pair = losing((2, 1), ack_every=1 << 20)
+    transfer(pair, 16 * 4096)
+    first = data_packets(pair.sent)[0].seq
+    answers = [packet.control for packet in pair.sent if packet.src == BOB]
+    assert isinstance(answers[0], Ack)
+    assert answers[0].edge - first & 0xFFFFFFFF == 2
+    assert isinstance(answers[1], Nack)
+
+
 def test_a_lost_nack_leaves_it_to_the_timeout():
     pair = losing((40, 1), nacks=1)
     start = pair.now
@@ -199,6 +209,25 @@ def test_a_segment_may_be_sent_again_without_bound_as_long_as_others_arrive():
     assert order.count(511) > 64
 
 
+def test_of_the_copies_of_a_segment_the_latest_two_are_remembered():
+    pair = classic(2, Wire(loss=0.15, rate=LINE), control_parameters={"window_bytes": 2 << 20}, retries=20)
+    ours, theirs = pair.connect()
+    _, region = expose(theirs, 2 << 20)
+    ours.post_write(pair.now, 1, 2 << 20, region.address, region.rkey)
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        send, length = ours.sender.flow.newest, 0
+        while send is not None:
+            send, length = send.previous, length + 1
+        most = max(most, length)
+        return bool(pair.alice.completions)
+
+    pair.drive(look)
+    assert most == 2
+
+
 # One path
 
 
@@ -242,6 +271,29 @@ def test_a_dead_path_ends_the_queue_pair_and_no_other_port_is_tried():
     assert outcome(pair.alice, ours) == [(1, "RETRY_EXC_ERR")]
     assert len({packet.entropy for packet in pair.sent}) == 1
     assert pair.alice.endpoint.poll_event() is None
+
+
+def test_messages_and_their_control_keep_to_the_port_when_they_are_lost():
+    pair = classic(4, Wire(loss=0.1, rate=LINE), retries=20)
+    ours, theirs = pair.connect()
+    buffers = [bytearray(6000) for _ in range(20)]
+    for number, buffer in enumerate(buffers):
+        theirs.post_recv(pair.now, number, buffer)
+        ours.post_send(pair.now, number, bytes([number + 1]) * 6000)
+    pair.drive()
+    assert outcome(pair.bob, theirs) == [(number, "SUCCESS") for number in range(20)]
+    assert buffers == [bytes([number + 1]) * 6000 for number in range(20)]
+    assert pair.alice.endpoint.counters()["control_retransmits"] > 0
+    assert len({packet.entropy for packet in pair.sent if packet.src == ALICE and packet.kind != DATAGRAM}) == 1
+
+
+def test_its_port_cannot_be_denied():
+    pair = classic()
+    ours, _ = pair.connect()
+    transfer(pair, 4096)
+    for path in ours.context.paths.paths:
+        with pytest.raises(ConfigError, match="the floor keeps 16 paths"):
+            ours.context.paths.deny(pair.now, path.index)
 
 
 @pytest.mark.parametrize("selector", ["pot", "reps", "mixed", "random"])
