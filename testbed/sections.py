@@ -15,7 +15,7 @@ from cc.parameters import build
 from testbed.job import DeadPlane, Faults, Hole
 from testbed.units import parse_size
 from transport.clock import NEVER, US, Time
-from transport.config import MAX_PLANES, EndpointConfig
+from transport.config import CLASSIC, MAX_PLANES, EndpointConfig
 from transport.errors import ConfigError
 
 _DEFAULT = EndpointConfig()
@@ -38,7 +38,8 @@ class TransportSection(Section):
     entropies: list[int] | None = None
     entropy_mask: int | None = None
     floor: int = _DEFAULT.floor
-    selector: str = _DEFAULT.selector
+    mode: str = _DEFAULT.mode
+    selector: str | None = None
     cc: str = str(_DEFAULT.control)
     cc_parameters: dict[str, int | float | bool] = Field(default_factory=dict)
     mtu: int = _DEFAULT.mtu
@@ -59,10 +60,12 @@ class TransportSection(Section):
             build(registry.resolve(self.cc).Parameters, self.cc_parameters)
         except ControlError as error:
             raise ConfigError(f"cc = {self.cc!r}: {error}") from None
+        if self.mode == CLASSIC and self.ports > 1:
+            raise ConfigError(f"ports = {self.ports}: mode = {CLASSIC!r} has one path, so 1 is allowed")
         return EndpointConfig(
             mtu=self.mtu, max_run=self.max_run, paths=self.paths,
             entropies=None if self.entropies is None else tuple(self.entropies), entropy_mask=self.entropy_mask,
-            floor=self.floor,
+            floor=self.floor, mode=self.mode,
             selector=self.selector, control=self.cc, control_parameters=self.cc_parameters, window=self.window,
             sq_depth=self.sq_depth, rq_depth=self.rq_depth, inline=self.inline, retries=self.retries,
             rto_min=self.rto_min_us * US, ack_every=self.ack_every, icrc=self.icrc,

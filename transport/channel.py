@@ -220,7 +220,7 @@ class Channel:
         if by >= 0:
             item.path = by
         elif item.copies or last < 0 or context.paths.paths[last].usable < 0:
-            item.path = context.paths.select(now, context.flow, item.path)
+            item.path = context.paths.select(now, context.flow, -1 if context.classic else item.path)
         else:  # by the path of the latest data: a Nic sends both at once
             item.path = last
         path: Path = context.paths.paths[item.path]

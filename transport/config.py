@@ -13,10 +13,18 @@ from transport.errors import ConfigError, NegotiationError
 from transport.nic.base import VERBS_MTUS, NicCaps
 from transport.wire import max_ack_bits, max_inline
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 #: Most addresses of an endpoint, which is most planes of a connection.
 MAX_PLANES = 8
+
+#: How a connection treats order and loss, and over how many paths it runs (docs/classic.md).
+MULTIPATH = "multipath"
+CLASSIC = "classic"
+MODES = (MULTIPATH, CLASSIC)
+
+#: Selector where nobody named one; classic has no other than `single`.
+_SELECTORS = {MULTIPATH: "pot", CLASSIC: "single"}
 
 #: Control where nobody named one and the Nic shows no CE marks, which the default needs (docs/congestion.md).
 CONTROL_WITHOUT_ECN = "swift"
@@ -35,15 +43,16 @@ class EndpointConfig:
     """Configuration of an endpoint. Out of range values raise ConfigError.
 
     mtu: payload bytes of a segment, a verbs MTU. max_run: segments of one send on one path (1 = spray per packet).
-    paths: source ports to spray over, on each plane; entropies: these instead of automatic ones;
+    mode: "multipath", or "classic" for one path, an in-order receiver and go-back-N (docs/classic.md); both sides need
+    the same. paths: source ports to spray over, on each plane; entropies: these instead of automatic ones;
     entropy_mask: those that the bits of this mask enumerate from 0xC000 on (transport/entropy.py). floor: paths that
     stay usable whatever happens, at most one plane's, 0 for a quarter of these. selector, control, control_parameters:
-    policy by name. window: data segments that may be outstanding. sq_depth, rq_depth: work requests. max_rd_atomic:
-    READs and atomics outstanding. inline: largest SEND that travels inside its message, bytes. retries: timeouts in a
-    row, backing off, before giving up. rto_min: least retransmission timeout in picoseconds, 0 for 25 ms in real time
-    and 20 base RTTs in virtual time. ack_every: bytes that ask for an acknowledgement. idle_after: picoseconds without
-    request or packet after which an idle connection gives its queues back, 0 for two retransmission timeouts, NEVER to
-    keep them. icrc: whether bytes carry a checksum.
+    policy by name; no selector is "pot", in classic mode "single". window: data segments that may be outstanding.
+    sq_depth, rq_depth: work requests. max_rd_atomic: READs and atomics outstanding. inline: largest SEND that travels
+    inside its message, bytes. retries: timeouts in a row, backing off, before giving up. rto_min: least retransmission
+    timeout in picoseconds, 0 for 25 ms in real time and 20 base RTTs in virtual time. ack_every: bytes that ask for an
+    acknowledgement. idle_after: picoseconds without request or packet after which an idle connection gives its queues
+    back, 0 for two retransmission timeouts, NEVER to keep them. icrc: whether bytes carry a checksum.
     """
 
     mtu: int = 4096
@@ -52,7 +61,8 @@ class EndpointConfig:
     entropies: tuple[int, ...] | None = None
     entropy_mask: int | None = None
     floor: int = 0
-    selector: str = "pot"
+    mode: str = MULTIPATH
+    selector: str | None = None
     control: str | type[Control] = "dctcp"
     control_parameters: Mapping[str, object] = field(default_factory=dict)
     window: int = 2048
@@ -87,7 +97,21 @@ class EndpointConfig:
             isinstance(self.control, type) and issubclass(self.control, Control)
         ):
             raise ConfigError(f"control = {self.control!r}: a name, or a subclass of cc.base.Control, is allowed")
-        selectors.check(self.selector)
+        if self.mode not in MODES:
+            raise ConfigError(f"mode = {self.mode!r}: allowed are {', '.join(MODES)}")
+        selectors.check(self.path_selector)
+        if self.mode == CLASSIC and self.path_selector != _SELECTORS[CLASSIC]:
+            raise ConfigError(
+                f"selector = {self.selector!r}: mode = {CLASSIC!r} keeps a queue pair on one path, "
+                f"only {_SELECTORS[CLASSIC]!r} is allowed"
+            )
+        if self.mode == CLASSIC and self.floor:
+            raise ConfigError(f"floor = {self.floor}: mode = {CLASSIC!r} never leaves a path, only 0 is allowed")
+
+    @property
+    def path_selector(self) -> str:
+        """The selector by name: the one that is configured, or that of the mode."""
+        return _SELECTORS[self.mode] if self.selector is None else self.selector
 
     def ports(self) -> list[int]:
         """The source ports to spray over, the same on each plane. Automatic ones are the same at every endpoint, so
@@ -127,6 +151,7 @@ class ConnectionParameters:
     inline: int
     icrc: str
     control: str
+    mode: str
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -189,7 +214,7 @@ def _check_addresses(ours: tuple[str, ...], theirs: tuple[str, ...]) -> None:
 
 def negotiate(local: ConnectionParameters, remote: ConnectionParameters) -> Agreement:
     """Agree or raise NegotiationError naming the parameter and both values. Nothing is guessed."""
-    for name in ("version", "icrc"):
+    for name in ("version", "icrc", "mode"):
         ours, theirs = getattr(local, name), getattr(remote, name)
         if ours != theirs:
             raise NegotiationError(f"{name}: {ours!r} here, {theirs!r:.80} at the peer: both sides must have the same")

@@ -12,14 +12,15 @@ import cython
 
 from cc import registry
 from cc.base import Environment
-from transport import requests
+from transport import go_back, requests
 from transport.channel import Channel, Reliable
 from transport.clock import NEVER, US
 from transport.closing import Closing
 from transport.completion import Completion, Opcode, Status
-from transport.config import ConnectionParameters, negotiate
+from transport.config import CLASSIC, ConnectionParameters, negotiate
 from transport.context import Context
 from transport.control import (
+    OUT_OF_ORDER,
     Ack,
     Atomic,
     AtomicReply,
@@ -141,6 +142,7 @@ class Connection(Source):
         context.segment = agreed.mtu
         context.max_run = max(1, min(config.max_run, caps.max_run))
         context.window = agreed.window
+        context.classic = config.mode == CLASSIC
         context.max_ack_bits = max_ack_bits(agreed.mtu)
         context.max_advert = max_advert(agreed.mtu)
         context.inline = agreed.inline
@@ -501,10 +503,16 @@ class Connection(Source):
             if not granter.on_demand(now, self.context.grant, control, packet, plane):
                 counters.dropped_bad_control += 1
         elif isinstance(control, Nack):
-            if not self.recovery.trimmed(now, control.seq, control.psn):
+            if not self._on_nack(now, control):
                 counters.dropped_bad_control += 1
         else:
             counters.dropped_bad_control += 1
+
+    def _on_nack(self, now: int, notice: Nack) -> bool:
+        """The peer asks for data again. False if it cannot be so: in each mode there is one reason."""
+        if notice.reason == OUT_OF_ORDER:
+            return self.context.classic and go_back.nacked(now, self.recovery, notice.seq)
+        return not self.context.classic and self.recovery.trimmed(now, notice.seq, notice.psn)
 
     def _rejected(self, now: int, notice: Reject) -> None:
         """The responder refused a data packet. Believed only if exactly that was sent and is outstanding."""

@@ -37,6 +37,7 @@ cdef class Context:
     cdef public long long psn
     cdef public long long segment
     cdef public long long max_run
+    cdef public bint classic
     cdef public long long window
     cdef public long long max_ack_bits
     cdef public long long max_advert

@@ -29,9 +29,9 @@ class Context:
     """Shared state of one connection; policy-free, every field is public.
 
     tag_out, tag_in: verification tags of the control payloads sent and expected. flow: the connection's own random
-    number (selectors). planes: own and peer's address of each plane, none before the connection has a peer.
-    generation: the path set the control last knew; last_path: index of the path of the latest data, -1 before any.
-    Times are picoseconds.
+    number (selectors). classic: go-back-N over one path (transport/go_back.py). planes: own and peer's address of each
+    plane, none before the connection has a peer. generation: the path set the control last knew; last_path: index of
+    the path of the latest data, -1 before any. Times are picoseconds.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Context:
         self.psn = 0
         self.segment = 0
         self.max_run = 1
+        self.classic = False
         self.window = 0
         self.max_ack_bits = 0
         self.max_advert = 1

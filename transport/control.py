@@ -19,6 +19,10 @@ OP_READ_RESPONSE = 3
 FETCH_ADD = 0
 CMP_SWAP = 1
 
+# Why a NACK asks for data again.
+TRIMMED = 0
+OUT_OF_ORDER = 1
+
 # Sequence spaces of an ACK's trigger.
 SPACE_DATA = 0
 SPACE_CONTROL = 1
@@ -177,11 +181,13 @@ class Retired:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Nack:
-    """A switch trimmed the payload of DSN `seq`, which came by `entropy`."""
+    """Data is wanted again. TRIMMED: a switch cut the payload of DSN `seq`, which came by `entropy` as `psn`.
+    OUT_OF_ORDER, in classic mode: DSN `seq` is the next one, and something behind it came so."""
 
     seq: int
     psn: int
     entropy: int
+    reason: int = TRIMMED
 
 
 @dataclass(slots=True, unsafe_hash=True)

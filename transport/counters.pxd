@@ -10,6 +10,7 @@ cdef class Counters:
     cdef public long long losses
     cdef public long long timeouts
     cdef public long long tail_probes
+    cdef public long long go_backs
     cdef public long long duplicates
     cdef public long long control_duplicates
     cdef public long long spurious
@@ -32,6 +33,7 @@ cdef class Counters:
     cdef public long long dropped_wrong_state
     cdef public long long dropped_wrong_tag
     cdef public long long dropped_outside_window
+    cdef public long long dropped_out_of_order
     cdef public long long dropped_bad_key
     cdef public long long dropped_bad_length
     cdef public long long dropped_bad_ack

@@ -18,6 +18,7 @@ class Counters:
         self.losses = 0
         self.timeouts = 0
         self.tail_probes = 0
+        self.go_backs = 0
         self.duplicates = 0
         self.control_duplicates = 0
         self.spurious = 0
@@ -40,6 +41,7 @@ class Counters:
         self.dropped_wrong_state = 0
         self.dropped_wrong_tag = 0
         self.dropped_outside_window = 0
+        self.dropped_out_of_order = 0
         self.dropped_bad_key = 0
         self.dropped_bad_length = 0
         self.dropped_bad_ack = 0
@@ -65,6 +67,7 @@ NAMES: tuple[str, ...] = (
     "losses",
     "timeouts",
     "tail_probes",
+    "go_backs",
     "duplicates",
     "control_duplicates",
     "spurious",
@@ -87,6 +90,7 @@ NAMES: tuple[str, ...] = (
     "dropped_wrong_state",
     "dropped_wrong_tag",
     "dropped_outside_window",
+    "dropped_out_of_order",
     "dropped_bad_key",
     "dropped_bad_length",
     "dropped_bad_ack",

@@ -14,7 +14,7 @@ import cython
 from cc.signals import AckSignal, LossSignal
 from transport.clock import Time
 from transport.completion import Completion
-from transport.config import MAX_PLANES, PROTOCOL_VERSION, ConnectionParameters, EndpointConfig
+from transport.config import CLASSIC, MAX_PLANES, PROTOCOL_VERSION, ConnectionParameters, EndpointConfig
 from transport.connection import Connection
 from transport.context import Context
 from transport.counters import Counters
@@ -56,6 +56,8 @@ class Endpoint:
             raise ConfigError(f"address = {address!r}: 1 to {MAX_PLANES} are allowed, each once")
         if len({len(one) for one in addresses}) > 1:
             raise ConfigError(f"address = {address!r}: addresses of one family are allowed")
+        if config.mode == CLASSIC and len(addresses) > 1:
+            raise ConfigError(f"address = {address!r}: mode = {CLASSIC!r} has one path, so 1 address is allowed")
         self.config = config
         self.address = addresses[0]
         self.addresses = addresses
@@ -102,6 +104,7 @@ class Endpoint:
             inline=config.inline,
             icrc="id0" if config.icrc else "off",
             control=config.control if isinstance(config.control, str) else config.control.name,
+            mode=config.mode,
         )  # fmt: skip
         connection = Connection(self, context, parameters, first)
         context.owner = connection
@@ -113,10 +116,13 @@ class Endpoint:
         peer = self.peers.get(addresses)
         if peer is None:
             floor = self.config.floor or max(1, len(self.entropies) // 4)
+            classic = self.config.mode == CLASSIC
+            if classic:  # no path is ever left, whatever it loses
+                floor = len(self.entropies)
             planes = tuple(zip(self.addresses, addresses, strict=True))
             peer = Peer(
-                _text(addresses[0]), planes, self.entropies, self.config.selector, self.caps.base_rtt, floor, self.rng,
-                self.timers, self.ready,
+                _text(addresses[0]), planes, self.entropies, self.config.path_selector, self.caps.base_rtt, floor,
+                self.rng, self.timers, self.ready, probes=not classic,
             )  # fmt: skip
             self.peers[addresses] = peer
         return peer

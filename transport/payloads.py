@@ -15,6 +15,7 @@ from transport.completion import Status
 from transport.control import (
     CMP_SWAP,
     OP_READ_RESPONSE,
+    OUT_OF_ORDER,
     SPACE_CONTROL,
     Ack,
     Atomic,
@@ -75,7 +76,7 @@ _CLOSE = Struct(">BxxxII")
 _RETIRE = Struct(">BxHI")
 _RETIRED = Struct(">BxHII")
 _ACK = Struct(">BBHIIIIIHBxIIIIQ")
-_NACK = Struct(">BxHII")
+_NACK = Struct(">BBHII")
 _REJECT = Struct(">BBxxIIQ")
 _PROBE = Struct(">BBHQI")
 _TOTAL = Struct(">BxxxQ")
@@ -175,9 +176,9 @@ def _encode(control: Control) -> bytes:
             raise _wrong(control, "qpn or new_qpn")
         return _RETIRED.pack(RETIRED, control.path, control.qpn, control.new_qpn)
     if isinstance(control, Nack):
-        if control.psn > _MASK24:
-            raise _wrong(control, "psn")
-        return _NACK.pack(NACK, control.entropy, control.seq, control.psn)
+        if control.psn > _MASK24 or not 0 <= control.reason <= OUT_OF_ORDER:
+            raise _wrong(control, "psn or reason")
+        return _NACK.pack(NACK, control.reason, control.entropy, control.seq, control.psn)
     if isinstance(control, Reject):
         if control.status not in _STATUS:
             raise _wrong(control, "status")
@@ -273,7 +274,9 @@ def decode(data: bytes, reliable: cython.bint) -> Control:
     elif kind == RETIRED:
         control = Retired(values[1], _number24(values[2]), _number24(values[3]))
     elif kind == NACK:
-        control = Nack(values[2], _number24(values[3]), values[1])
+        if values[1] > OUT_OF_ORDER:
+            raise WireError(f"NACK for reason {values[1]} is unknown")
+        control = Nack(values[3], _number24(values[4]), values[2], values[1])
     else:
         control = Reject(values[2], values[3], values[4], _status(values[1]))
     # Pad bytes of a layout are skipped by unpack: only packing again shows whether they were 0.

@@ -17,4 +17,5 @@ cdef class Peer(Source):
     cdef public Ready ready
     cdef public Source carrier
     cdef public long long users
+    cdef public bint probes
     cpdef object activity(self, long long now, Source connection)

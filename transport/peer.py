@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 class Peer(Source):
     """One peer host. planes: the pairs of addresses towards it. carrier: the connection that data flowed on last;
-    probes, which need no connection of their own, go to its queue pair. users: connections to this peer."""
+    probes, which need no connection of their own, go to its queue pair, unless `probes` is False. users: connections to
+    this peer."""
 
     def __init__(
         self, name: str, planes: Planes, entropies: Sequence[int], selector: str, base_rtt: int, floor: int,
-        rng: random.Random, timers: Timers, ready: Ready,
+        rng: random.Random, timers: Timers, ready: Ready, probes: bool = True,
     ) -> None:  # fmt: skip
         Source.__init__(self)
         self.name = name
@@ -41,9 +42,12 @@ class Peer(Source):
         self.ready = ready
         self.carrier: Connection | None = None
         self.users = 0
+        self.probes = probes
 
     def activity(self, now: cython.longlong, connection: Connection) -> None:
         """Data is flowing to this peer on `connection`: its paths are worth probing."""
+        if not self.probes:
+            return
         self.carrier = connection
         if self.prober.activity(now):
             self.ready.push(self)

@@ -28,6 +28,7 @@ cdef class Receiver:
     cdef public bint ack_now
     cdef public long long ack_due
     cdef public long long unacked
+    cdef public long long nacked
     cdef bint last_marked
     cdef long long reject_at
     cdef int told

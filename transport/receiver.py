@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import cython
 
+from transport import go_back
 from transport.channel import Channel
 from transport.clock import NEVER
 from transport.completion import Opcode, Status
@@ -60,6 +61,7 @@ class Receiver:
         self.unacked = 0
         self.last_marked = False
         self.reject_at = -NEVER
+        self.nacked = -1  # edge that the peer was asked for, in classic mode: once for each gap
         self.told = 0  # how far above its edge the last ACK told of arrivals: there were gaps between
         self.trigger_space = SPACE_DATA
         self.trigger_seq = 0
@@ -108,6 +110,9 @@ class Receiver:
             count > 1 and (packet.segment != context.segment or packet.length <= (count - 1) * packet.segment)
         ):
             context.counters.dropped_bad_length += count
+            return
+        if context.classic and first > ledger.edge:
+            go_back.out_of_order(self, packet, first)
             return
         for i in range(count):
             state = ledger.classify(first + i)
@@ -164,6 +169,8 @@ class Receiver:
         """The header of a segment whose payload a switch cut off: ask for it again, unless another copy has come."""
         context = self.context
         context.counters.trims_received += 1
+        if context.classic:  # lost, as all that comes before it and after it
+            return
         if context.grant is not None:
             self.connection.endpoint.granter.arrived(now, context.grant, packet.length, True)
         state: cython.int = self.ledger.classify(unwrap(packet.seq, self.ledger.edge))

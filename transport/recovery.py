@@ -8,6 +8,8 @@ Three ways to find a loss, from quick to slow:
 - by recency: something sent later on any path arrived, and it is older than its own path's delay explains (RFC 8985);
 - by silence: a tail probe on another path after two round trips, then timeouts that back off, then giving up.
 
+In classic mode only the last has its place, and not the tail probe: transport/go_back.py.
+
 Evidence about a path comes only from segments sent once, or from the exact copy that triggered the ACK: which copy of a
 segment arrived is otherwise unknown.
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 import cython
 
 from cc.signals import AckSignal, LossSignal
+from transport import go_back
 from transport.channel import Channel
 from transport.clock import MS, NEVER
 from transport.completion import Status
@@ -107,7 +110,8 @@ class Recovery:
         self.expirations = 0
         if newest is not None:
             self._tell_control(now, signal)
-            self.detect(now, newest.subflow)
+            if not context.classic:  # there all that is acknowledged comes in order: nothing is overtaken
+                self.detect(now, newest.subflow)
         if self.channel.outstanding:
             self.channel.newest_acked = max(self.channel.newest_acked, self.newest_acked)
             self.channel.detect(now)
@@ -300,6 +304,8 @@ class Recovery:
     def _silence_from(self, since: cython.longlong) -> cython.longlong:
         if since >= NEVER:
             return NEVER
+        if self.context.classic:
+            return since + self.context.backed_off(self.expirations)
         if self.expirations == 0:
             return since + self.context.probe_timeout()
         return since + self.context.backed_off(self.expirations - 1)
@@ -340,6 +346,9 @@ class Recovery:
         if self.expirations > context.config.retries + 1:
             cause = f"no answer after {context.config.retries} retransmission timeouts, {self.last_ack(now)}"
             self.connection.fail(now, Status.RETRY_EXC_ERR, cause, None)
+            return
+        if context.classic:
+            go_back.timed_out(now, self)
             return
         send: Send | None = self.sender.flow.oldest
         if send is not None:

@@ -216,7 +216,7 @@ class Ack(_Typed):
 class Nack(_Typed):
     name = "polyroce NACK"
     fields_desc = [
-        ByteEnumField("type", 0x21, _TYPES), ByteField("reserved", 0), ShortField("entropy", 0), XIntField("seq", 0),
+        ByteEnumField("type", 0x21, _TYPES), ByteField("reason", 0), ShortField("entropy", 0), XIntField("seq", 0),
         IntField("psn", 0),
     ]  # fmt: skip
 

@@ -51,6 +51,7 @@ cdef class Sender:
     cdef Packet _packet(self, long long now, Send send)
     cpdef object lose(self, long long now, Send send, long long dsn)
     cpdef long long requeue(self, long long now, Send send, long long below)
+    cpdef long long go_back(self, long long now, long long start)
     cpdef long long acknowledge(self, Send send, long long dsn)
     cpdef object finish(self, Work work)
     cpdef long long size(self, Work work, long long dsn)

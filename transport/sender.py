@@ -216,7 +216,7 @@ class Sender:
         ):
             self.missing.popleft()
             count += 1
-        if old.copies >= MAX_COPIES:
+        if old.copies >= MAX_COPIES and not self.context.classic:  # go-back-N repeats what arrived: that is no fault
             self.connection.fail(
                 now,
                 Status.RETRY_EXC_ERR,
@@ -271,10 +271,12 @@ class Sender:
         context = self.context
         avoid: cython.longlong = old.subflow.path.index
         if path < 0:
-            path = context.paths.select(now, context.flow, avoid)
+            path = avoid if context.classic else context.paths.select(now, context.flow, avoid)
         send = self._track(now, old.work, dsn, count, path, old.copies + 1)
         send.lost_on = avoid
         send.previous = old
+        if context.classic:  # copies have no bound, so only the latest two are remembered
+            old.previous = None
         packet = self._packet(now, send)
         packet.ack_request = True
         context.counters.retransmits += count
@@ -381,6 +383,24 @@ class Sender:
                 self.missing.append(dsn)
                 self.context.counters.losses += 1
         return lost
+
+    def go_back(self, now: cython.longlong, start: cython.longlong) -> cython.longlong:
+        """In classic mode: queue all segments in flight from `start` on again; return how many."""
+        dsn: cython.longlong
+        count: cython.longlong = 0
+        # What is in flight was sent in order, and comes before what waits: newest first, so that it stays so.
+        send = self.flow.newest
+        while send is not None and send.first + send.count > start:
+            older = send.older
+            for dsn in range(send.first + send.count - 1, max(start, send.first) - 1, -1):
+                if dsn >= self.una and self.state[dsn & self.mask] == _IN_FLIGHT and self.ring[dsn & self.mask] is send:
+                    self.lose(now, send, dsn)
+                    self.missing.appendleft(dsn)
+                    count += 1
+            send = older
+        if count:
+            self.context.counters.go_backs += 1
+        return count
 
     def acknowledge(self, send: Send, dsn: cython.longlong) -> cython.longlong:
         """Segment `dsn`, whose latest transmission is `send`, has arrived. Returns its payload bytes."""

@@ -36,7 +36,7 @@ class Plan:
     duration: float = 2.0
     qps: int = 1
     paths: int = 16
-    selector: str = EndpointConfig.selector
+    selector: str = EndpointConfig().path_selector
     cc: str = str(EndpointConfig.control)
     mtu: int = 4096
     icrc: bool = True

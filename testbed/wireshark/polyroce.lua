@@ -33,6 +33,7 @@ polyroce.experts = { malformed }
 local YES_NO = { [0] = "no", [1] = "yes" }
 local MESSAGE_OPS = { [0] = "SEND", [1] = "SEND with immediate", [2] = "WRITE with immediate", [3] = "READ response" }
 local ATOMIC_OPS = { [0] = "FETCH_ADD", [1] = "CMP_SWAP" }
+local REASONS = { [0] = "trimmed", [1] = "out of order" }
 local SPACES = { [0] = "data", [1] = "control" }
 local TERMINATE_KINDS = { [0] = "message", [1] = "read or atomic", [2] = "connection" }
 local STATUSES = {
@@ -75,7 +76,8 @@ local LAYOUTS = {
         { 32, 4, "last_duplicate" }, { 36, 4, "duplicates" }, { 40, 4, "marked_packets" },
         { 44, 8, "marked_bytes", bits = 63 } },
     [0x21] = { name = "NACK", size = 12,
-        { 1, 1 }, { 2, 2, "entropy", hex = true }, { 4, 4, "seq" }, { 8, 4, "psn", bits = 24 } },
+        { 1, 1, "reason", values = REASONS }, { 2, 2, "entropy", hex = true }, { 4, 4, "seq" },
+        { 8, 4, "psn", bits = 24 } },
     [0x22] = { name = "REJECT", size = 20,
         { 1, 1, "status", values = STATUSES }, { 2, 2 }, { 4, 4, "seq" }, { 8, 4, "rkey", hex = true },
         { 12, 8, "address", hex = true } },

@@ -197,7 +197,9 @@ class Grammar:
 
     def _nack(self) -> Nack:
         una = self.victim.sender.una if self.victim.sender is not None else 0
-        return Nack(self.near(una), (self.victim.context.psn - self.bits(4)) & 0xFFFFFF, self.bits(16))
+        return Nack(
+            self.near(una), (self.victim.context.psn - self.bits(4)) & 0xFFFFFF, self.bits(16), self.bits(8) % 2
+        )
 
     def _reject(self) -> Reject:
         una = self.victim.sender.una if self.victim.sender is not None else 0

@@ -80,6 +80,7 @@ CONTROLS: tuple[Control, ...] = (
     Ack(),
     full_ack(),
     Nack(1, 2, 0xC003),
+    Nack(1, 2, 0xC003, 1),
     Reject(1, 2, 3, Status.REM_ACCESS_ERR),
     Probe(0x1122334455667788, 0xC004),
     ProbeReply(0x1122334455667788, 0xC004, 2_000_000, True),

@@ -130,7 +130,7 @@ MAKERS: tuple[Callable[[random.Random], Control], ...] = (
     lambda r: Retire(r.getrandbits(16), r.getrandbits(24)),
     lambda r: Retired(r.getrandbits(16), r.getrandbits(24), r.getrandbits(24)),
     an_ack,
-    lambda r: Nack(r.getrandbits(32), r.getrandbits(24), r.getrandbits(16)),
+    lambda r: Nack(r.getrandbits(32), r.getrandbits(24), r.getrandbits(16), r.getrandbits(1)),
     lambda r: Reject(r.getrandbits(32), r.getrandbits(32), r.getrandbits(64), status_of(r)),
     lambda r: Probe(r.getrandbits(64), r.getrandbits(16)),
     lambda r: ProbeReply(r.getrandbits(64), r.getrandbits(16), r.getrandbits(32) * 1000, r.random() < 0.5),

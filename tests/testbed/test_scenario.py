@@ -271,3 +271,12 @@ def test_the_bounds_are_those_of_the_rows() -> None:
     assert limits("c6-dead-path", "eviction_share") == [(None, 1), (None, 1)]
     assert limits("c7-loss", "goodput_percent") == [(97, None), (93, None), (90, None)]
     assert limits("c8-reordering", "spurious_percent") == [(None, 1), (None, 1)]
+
+
+def test_classic_mode_is_read_and_a_selector_or_ports_beside_it_are_refused() -> None:
+    text = PAIR.replace("paths = 8", 'paths = 8\nmode = "classic"')
+    assert parse(text, "mine.toml").variants[0].config.path_selector == "single"
+    with pytest.raises(ConfigError, match=r"selector = 'reps': mode = 'classic'.*only 'single' is allowed"):
+        parse(text, "mine.toml", ["transport.selector=reps"])
+    with pytest.raises(ConfigError, match=r"ports = 2: mode = 'classic' has one path, so 1 is allowed"):
+        parse(text, "mine.toml", ["transport.ports=2"])

@@ -260,3 +260,10 @@ def test_with_loss_every_flow_through_one_switch_ends_later_than_without() -> No
     assert figures(lossy)["messages"] == figures(well)["messages"] == 64
     assert figures(lossy)["fabric_lost"] > 10
     assert figures(lossy)["duration_us"] > figures(well)["duration_us"]
+
+
+def test_classic_mode_over_a_lossless_fabric_sends_nothing_again_and_over_one_that_drops_it_does() -> None:
+    result = run("classic-incast")
+    missed = [(v.name, e) for v in result.variants for e in v.expect if not e.passed]
+    assert missed == []
+    assert result.passed

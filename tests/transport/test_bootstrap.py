@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("ports")
 
 PARAMETERS = ConnectionParameters(
     version=2, addresses=("7f000001",), qpn=5, tag=6, dsn=7, csn=8, mtu=4096, window=2048, max_rd_atomic=16, inline=256,
-    icrc="id0", control="dctcp",
+    icrc="id0", control="dctcp", mode="multipath",
 )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_what_the_nic_cannot_do_is_refused():
 
 PARAMETERS = ConnectionParameters(
     version=2, addresses=("0a000001",), qpn=0x123456, tag=7, dsn=0xFFFFFFFF, csn=0, mtu=4096, window=2048,
-    max_rd_atomic=16, inline=256, icrc="off", control="dctcp",
+    max_rd_atomic=16, inline=256, icrc="off", control="dctcp", mode="multipath",
 )  # fmt: skip
 
 

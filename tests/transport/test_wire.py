@@ -421,6 +421,7 @@ def altered(packet: Packet, at: int, value: int) -> bytes:
         (altered(control_packet(Credit(1), DATAGRAM), 20, 0x80), "63 bits"),
         (altered(control_packet(Retire(1, 2)), 24, 1), "24-bit"),
         (altered(control_packet(Nack(1, 2, 3), DATAGRAM), 24, 1), "24-bit"),
+        (altered(control_packet(Nack(1, 2, 3), DATAGRAM), 17, 2), "NACK for reason 2 is unknown"),
         (altered(control_packet(Msg(1, 0, 2, 3, 4)), 21, 4), "out of range"),
         (altered(control_packet(Msg(1, 0, 2, 3, 4)), 22, 1), "MSG of 4 bytes carries 0"),
         (altered(control_packet(RecvAdvert(1, (Receive(1, 2, 3),))), 21, 2), "RECV_ADVERT of 2"),

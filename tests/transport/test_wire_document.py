@@ -81,7 +81,7 @@ RECORDS: dict[str, Control] = {
     "RETIRE": Retire(0x801, 0x802),
     "RETIRED": Retired(0x901, 0x902, 0x903),
     "ACK": full_ack(),
-    "NACK": Nack(0xA01, 0xA02, 0xA03),
+    "NACK": Nack(0xA01, 0xA02, 0xA03, 1),
     "REJECT": Reject(0xB01, 0xB02, 0xB03, Status.REM_OP_ERR),
     "PROBE": Probe(0xC01, 0xC02),
     "PROBE_REPLY": ProbeReply(0xD01, 0xD02, 0xD03000, True),

@@ -10,6 +10,8 @@ from transport.completion import Status
 from transport.control import (
     CMP_SWAP,
     OP_READ_RESPONSE,
+    OUT_OF_ORDER,
+    TRIMMED,
     Ack,
     Atomic,
     AtomicReply,
@@ -89,7 +91,7 @@ reliable: st.SearchStrategy[Control] = st.one_of(
 )
 unreliable: st.SearchStrategy[Control] = st.one_of(
     acks(),
-    st.builds(Nack, u32, u24, u16),
+    st.builds(Nack, u32, u24, u16, st.sampled_from([TRIMMED, OUT_OF_ORDER])),
     st.builds(Reject, u32, u32, u64, statuses),
     st.builds(Probe, u64, u16),
     st.builds(ProbeReply, u64, u16, holds, st.booleans()),
