@@ -13,6 +13,8 @@ from testbed.cli import app
 from testbed.progress import Silent
 from transport.errors import ConfigError
 
+pytestmark = pytest.mark.xdist_group("ports")
+
 CONTROL = """
 from cc.base import Control
 
