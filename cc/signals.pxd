@@ -10,6 +10,7 @@ cdef class AckSignal:
     cdef public long long median_rtt
     cdef public long long spread_rtt
     cdef public double marked_fraction
+    cdef public list hops
 
 cdef class LossSignal:
     cdef public long long lost_bytes

@@ -6,6 +6,18 @@ what you keep.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class Hop(NamedTuple):
+    """In-band telemetry of one output port (INT): bytes left in its queue, bytes it ever sent, when, and its rate in
+    bits per second."""
+
+    queue: int
+    sent: int
+    time: int
+    rate: int
+
 
 class AckSignal:
     """An acknowledgement that told something new.
@@ -17,11 +29,14 @@ class AckSignal:
 
     median_rtt, spread_rtt: median, and largest minus smallest, of the latest samples over all paths: under spraying the
     latest sample alone says nothing. marked_fraction: share of the paths in use, 0.0 to 1.0, that see marks.
+
+    hops: telemetry of the ports that the newest data packet passed before this ACK, the first one first; None where the
+    network has none (NicCaps.int_telemetry), or no data came since the ACK before.
     """
 
     __slots__ = (
-        "acked_bytes", "acked_packets", "in_flight", "marked_bytes", "marked_fraction", "marked_packets", "median_rtt",
-        "min_rtt", "rtt", "spread_rtt", "window_limited",
+        "acked_bytes", "acked_packets", "hops", "in_flight", "marked_bytes", "marked_fraction", "marked_packets",
+        "median_rtt", "min_rtt", "rtt", "spread_rtt", "window_limited",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,6 +51,7 @@ class AckSignal:
         self.median_rtt = -1
         self.spread_rtt = -1
         self.marked_fraction = 0.0
+        self.hops: list[Hop] | None = None
 
 
 class LossSignal:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cc import registry
 from testbed import fabrics, gates, launched, nics, processes, simulated, virtual
 from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
@@ -20,7 +21,7 @@ from testbed.sim.fabric import Fabric
 from testbed.workloads.base import Message, Phase, Workload, received_by, runnable, sent_by
 from transport import pcapfile
 from transport.clock import SECOND, US, Time, transmit_time
-from transport.config import CONTROL_WITHOUT_ECN
+from transport.config import CONTROL_WITHOUT_ECN, EndpointConfig
 from transport.errors import ConfigError
 from transport.group import Group
 from transport.nic.dgram import SOCKETS
@@ -40,6 +41,8 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Gr
     group: the ranks' processes that a launcher started, of which this is rank 0."""
     if on not in NETWORKS:
         raise ConfigError(f"--on {on}: allowed are {', '.join(NETWORKS)}")
+    for variant in scenario.variants:
+        _check_signals(variant, on)
     results: dict[str, VariantResult] = {}
     for variant in scenario.variants:
         name = pcap
@@ -53,6 +56,26 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Gr
             compare(result.metrics, results[variant.baseline].metrics)
         result.expect = judge(variant.expect, result.metrics, timed=on in VIRTUAL)
     return RunResult(scenario.name, on, scenario.seed, list(results.values()))
+
+
+def _config(variant: Variant, on: str) -> EndpointConfig:
+    """The endpoints' configuration: where sockets show no CE marks and nobody named a control, one that needs none."""
+    if on == "dgram" and "cc" not in variant.settings.transport.model_fields_set:
+        return replace(variant.config, control=CONTROL_WITHOUT_ECN)
+    return variant.config
+
+
+def _check_signals(variant: Variant, on: str) -> None:
+    """ConfigError, before anything runs, if the control needs what the network does not tell."""
+    name = _config(variant, on).control
+    control = registry.resolve(name) if isinstance(name, str) else name
+    given = {"ecn": on != "dgram", "int_telemetry": on == "sim" and variant.settings.fabric.int_telemetry}
+    for need in sorted(control.needs):
+        if not given[need]:
+            where = "--on sim with fabric.int_telemetry = true" if need == "int_telemetry" else "--on udp"
+            raise ConfigError(
+                f"cc = {name!r}: control {control.name} needs {need}, which --on {on} does not give here; {where} does"
+            )
 
 
 def _run_variant(
@@ -82,9 +105,8 @@ def _run_over_sockets(
     measured = workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
     ports = settings.transport.ports
-    config = variant.config
-    if on == "dgram" and "cc" not in settings.transport.model_fields_set:
-        config = replace(config, control=CONTROL_WITHOUT_ECN)
+    config = _config(variant, on)
+    if config is not variant.config:
         notes.append(f"cc {config.control}: none was named, and dgram sockets show no CE marks, which dctcp needs")
     job = Job(
         phases, workload.ranks, settings.seed, config, settings.faults.plan(settings.udp.time_scale), pcap, ports,

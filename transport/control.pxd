@@ -15,3 +15,4 @@ cdef class Ack:
     cdef public long long marked_bytes
     cdef public long long duplicates
     cdef public long long last_duplicate
+    cdef public list hops

@@ -8,6 +8,10 @@ make. Sequence numbers in them are as on the wire: 32 bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cc.signals import Hop
 
 # Operations a message can be (field `op` of Msg).
 OP_SEND = 0
@@ -34,12 +38,14 @@ class Ack:
     lost ACK are told again. `control_received` holds the 128 CSNs from `control_edge`.
 
     trigger_*: the very packet that asked for this ACK: its space, sequence, PSN and entropy; hold: picoseconds it
-    waited at the receiver. marked_packets, marked_bytes, duplicates: totals since the connection began.
+    waited at the receiver. marked_packets, marked_bytes, duplicates: totals since the connection began. hops: in-band
+    telemetry of the newest data packet; only a Nic that hands over records carries it, it has no place on the wire.
     """
 
     __slots__ = (
-        "base", "bits", "control_edge", "control_received", "duplicates", "edge", "hold", "last_duplicate", "marked",
-        "marked_bytes", "marked_packets", "received", "trigger_entropy", "trigger_psn", "trigger_seq", "trigger_space",
+        "base", "bits", "control_edge", "control_received", "duplicates", "edge", "hold", "hops", "last_duplicate",
+        "marked", "marked_bytes", "marked_packets", "received", "trigger_entropy", "trigger_psn", "trigger_seq",
+        "trigger_space",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,6 +65,7 @@ class Ack:
         self.marked_bytes = 0
         self.duplicates = 0
         self.last_duplicate = 0
+        self.hops: list[Hop] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ack) and all(getattr(self, name) == getattr(other, name) for name in ACK_FIELDS)

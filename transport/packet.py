@@ -10,9 +10,11 @@ The receiver of a Packet may read `payload` until the next call of `Nic.receive`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import cython
+
+from cc.signals import Hop as Hop
 
 if TYPE_CHECKING:
     from transport.control import Control
@@ -35,16 +37,6 @@ CLASS_CONTROL = 1
 
 PSN_MASK = 0xFFFFFF
 SEQ_MASK = 0xFFFFFFFF
-
-
-class Hop(NamedTuple):
-    """In-band telemetry of one output port (INT): bytes left in its queue, bytes it ever sent, when, and its rate in
-    bits per second."""
-
-    queue: int
-    sent: int
-    time: int
-    rate: int
 
 
 class Packet:

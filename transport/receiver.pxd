@@ -38,6 +38,7 @@ cdef class Receiver:
     cdef long long trigger_entropy
     cdef long long trigger_plane
     cdef long long trigger_at
+    cdef list hops
     cpdef object on_data(self, long long now, Packet packet)
     cpdef object on_control_arrival(self, long long now, Packet packet)
     cpdef object deliver(self, long long now)

@@ -39,6 +39,7 @@ from transport.work import PostedReceive
 if TYPE_CHECKING:
     from typing import Any
 
+    from cc.signals import Hop
     from transport.work import Work
 
 _REMOTE_WRITE = int(Access.REMOTE_WRITE)
@@ -69,6 +70,7 @@ class Receiver:
         self.trigger_entropy = 0
         self.trigger_plane = 0
         self.trigger_at = 0
+        self.hops: list[Hop] | None = None  # telemetry of the newest data since the last ACK
 
     # Receive queue
 
@@ -156,6 +158,7 @@ class Receiver:
         context.counters.data_packets_received += count
         if context.grant is not None:
             self.connection.endpoint.granter.arrived(now, context.grant, packet.length, False)
+        self.hops = packet.hops
         self._trigger(now, SPACE_DATA, wrap(packet.seq + count - 1), (packet.psn + count - 1) & PSN_MASK, packet)
         self.unacked += packet.length
         # A gap that was told of, and whose time the sender counts, has closed.
@@ -277,6 +280,8 @@ class Receiver:
         ack.trigger_psn = self.trigger_psn
         ack.trigger_entropy = self.trigger_entropy
         ack.hold = now - self.trigger_at
+        ack.hops = self.hops
+        self.hops = None
         packet.control = ack
         out.append(packet)
         context.counters.acks_sent += 1

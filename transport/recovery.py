@@ -76,6 +76,7 @@ class Recovery:
         signal: AckSignal = context.ack_signal
         signal.acked_bytes = signal.acked_packets = signal.marked_bytes = signal.marked_packets = 0
         signal.rtt = -1
+        signal.hops = ack.hops
         exact: cython.longlong = self._sample(now, ack)
         control_acked: cython.longlong = self.channel.on_ack(now, ack)
         received: bytes = ack.received
