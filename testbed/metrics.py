@@ -154,8 +154,8 @@ def waves(phase: PhaseRecord) -> list[Wave]:
     found = []
     for number in np.unique(numbers):
         of_wave = rows[numbers == number]
-        received = np.bincount(of_wave[:, 1], weights=of_wave[:, 2])
-        hot = of_wave[:, 1] == received.argmax()
+        _, place = np.unique(of_wave[:, 1], return_inverse=True)
+        hot = place == np.bincount(place, weights=of_wave[:, 2]).argmax()
         targets: dict[int, set[int]] = {}
         for src, dst in of_wave[:, :2].tolist():
             targets.setdefault(src, set()).add(dst)

@@ -154,3 +154,8 @@ def test_ratios_are_ours_over_the_baselines() -> None:
     compare(ours, summarize([record([(0, 1, 10, 0, 2 * US)], [0, 10])], None, 4096))
     assert ours["tail_fct_ratio"] == ours["victim_fct_ratio"] == 1.5
     assert ours["ack_p99_ratio"] is None
+
+
+def test_a_wave_of_messages_without_bytes_has_a_hot_rank_too() -> None:
+    values = summarize([record([(0, 1, 0, 0, US)], [0, 0])], None, 4096)
+    assert values["hot_max_us"] == 1

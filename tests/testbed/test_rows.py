@@ -121,6 +121,12 @@ def test_c5_fails_where_the_core_and_not_a_rank_is_the_bottleneck() -> None:
     assert "hot_port_percent" in missed(run("c5-hot-port", *C5, slow, only=("more attention ranks",)))
 
 
+def test_c7_holds_over_a_fabric_as_it_does_over_loopback() -> None:
+    result = run("c7-loss", "messages=12", only=("1 percent", "2 percent"))  # 0.1 % of so few packets may be none
+    assert [missed(result, number) for number in range(2)] == [set()] * 2
+    assert figure(result, "packet_hops") > 2 * 12 * 256
+
+
 C9 = ("ranks=8", "fabric.hosts_per_leaf=4", "transport.paths=16")
 
 
