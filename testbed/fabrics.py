@@ -40,7 +40,7 @@ def spec(section: FabricSection, ranks: int, ports: int) -> FabricSpec:
         xon = section.pfc_xoff - 2 * 4160 if section.pfc_xon is None else section.pfc_xon
         pfc = PfcSpec(section.pfc_xoff, max(0, xon), section.pfc_headroom)
     pool = PoolSpec(section.shared_buffer, section.shared_alpha) if section.shared_buffer else None
-    return FabricSpec(shape, queue, section.switch, ports, pfc, pool)
+    return FabricSpec(shape, queue, section.switch, ports, pfc, pool, section.priorities)
 
 
 def topology(section: FabricSection, ranks: int, ports: int) -> Topology:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -102,7 +102,7 @@ class Rank:
         self._posted: dict[int, tuple[_Peer, _Item, Time]] = {}
         self._receives: dict[int, tuple[_Peer, Message]] = {}
         self._wr_id = 0
-        self._counters = endpoint.counters()
+        self._counters = self._count()
         self._placed = 0
         self._peers: dict[int, _Peer] = {}
         domain = endpoint.protection_domain()
@@ -273,10 +273,19 @@ class Rank:
         """Bytes that come from a peer in this phase."""
         return sum(m.size for m in self.phases[self.phase].messages if m.src == peer.number)
 
+    def peers(self) -> Iterable[_Peer]:
+        """What it has towards each rank that it talks to."""
+        return self._peers.values()
+
     def counted(self) -> dict[str, int]:
-        """What the endpoint's counters grew by since this was asked last."""
-        before, self._counters = self._counters, self.endpoint.counters()
+        """What the endpoint's counters grew by since this was asked last, and path_changes: how often a path whose turn
+        it was gave way to another."""
+        before, self._counters = self._counters, self._count()
         return {name: value - before[name] for name, value in self._counters.items()}
+
+    def _count(self) -> dict[str, int]:
+        turns = sum(peer.paths.selector.turns for peer in self.endpoint.peers.values())
+        return {**self.endpoint.counters(), "path_changes": turns}
 
     def paths_used(self) -> int:
         """Source ports, on each plane, that data of this phase left by."""

@@ -76,6 +76,7 @@ class VariantResult:
             **{name: values[name] for name in PHASE_METRICS},
             "hottest_rank": hottest,
             "hottest_share_percent": share,
+            "hottest_port": phase.hot_port,
         }
 
 
@@ -170,8 +171,14 @@ def _show_phases(variant: VariantResult, console: Console) -> None:
     table.add_column("phase", no_wrap=True)
     for title, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
-    for row in variant.to_json()["phases"]:
-        table.add_row(row["name"], *(text(row) for _, text in _COLUMNS))
+    rows = variant.to_json()["phases"]
+    ports = any(row["hottest_port"] is not None for row in rows)
+    if ports:
+        table.add_column("busiest port", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["name"], *(text(row) for _, text in _COLUMNS), *([row["hottest_port"] or "-"] if ports else [])
+        )
     console.print(table)
 
 

@@ -133,7 +133,7 @@ def _run_loopback(variant: Variant, workload: Workload, watcher: Watcher, pcap: 
     records, events = virtual.run(job, network, settings.timeout_s, watcher)
     rate *= job.ports  # of all links to a rank
     for record, phase in zip(records, workload.phases, strict=True):
-        record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, network.caps.base_rtt)
+        _ideals(record, phase, workload.ranks, rate, settings.transport.mtu, network.caps.base_rtt)
     result = _result(variant, job, records, events, list(workload.notes), rate)
     result.metrics["eviction_share"] = _eviction_share(settings, result.metrics)
     return result
@@ -152,14 +152,14 @@ def _run_simulated(variant: Variant, workload: Workload, watcher: Watcher, pcap:
     if phantom:
         notes.append("bytes: only their number was carried, and compared with the number placed")
     job = replace(job, phantom=phantom)
-    world = simulated.World(job, fabric, changes, settings.timeout_s, watcher)
+    world = simulated.World(job, fabric, changes, settings.timeout_s, watcher, settings.watch.plan())
     records, events = world.run()
     rate = world.fabric.rate * job.ports
     for record, phase in zip(records, workload.phases, strict=True):
-        record.ideal = link_floor(phase, workload.ranks, rate, settings.transport.mtu, world.fabric.base_rtt)
+        _ideals(record, phase, workload.ranks, rate, settings.transport.mtu, world.fabric.base_rtt)
     result = _result(variant, job, records, events, notes, rate)
     result.metrics["eviction_share"] = _eviction_share(settings, result.metrics)
-    result.metrics |= fabric_metrics(world.fabric)
+    result.metrics |= fabric_metrics(world.fabric) | world.watched()
     return result
 
 
@@ -191,6 +191,13 @@ def _result(
     values = summarize(records, rate, job.config.mtu)
     values |= path_metrics(job, records, events)
     return VariantResult(variant.name, records, values, [], notes, rate, job.config.mtu)
+
+
+def _ideals(record: PhaseRecord, phase: Phase, ranks: int, rate: int, mtu: int, base_rtt: Time) -> None:
+    """Tell the record what the phase could have done on links of `rate`, and when its messages were due."""
+    record.ideal = link_floor(phase, ranks, rate, mtu, base_rtt)
+    record.base_rtt = base_rtt
+    record.starts = tuple(sorted({message.start for message in phase.messages}))
 
 
 def link_floor(phase: Phase, ranks: int, rate: int, mtu: int, base_rtt: Time) -> Time:

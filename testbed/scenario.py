@@ -27,6 +27,7 @@ from testbed.sections import (
     Section,
     TransportSection,
     UdpSection,
+    WatchSection,
     as_limit,
 )  # fmt: skip
 from testbed.where import Where
@@ -58,6 +59,7 @@ class ScenarioFile(Section):
     fabric: FabricSection = FabricSection()
     udp: UdpSection = UdpSection()
     faults: FaultsSection = FaultsSection()
+    watch: WatchSection = WatchSection()
     expect: Expectations = Field(default_factory=dict)
     variant: list[VariantSection] = Field(default_factory=list)
 
@@ -207,7 +209,7 @@ def _fields(location: Sequence[str | int], kind: str) -> list[str]:
     """The keys that the section at a location has."""
     sections: dict[str, type[Section]] = {
         "transport": TransportSection, "fabric": FabricSection, "udp": UdpSection, "faults": FaultsSection,
-        "variant": VariantSection,
+        "watch": WatchSection, "variant": VariantSection,
     }  # fmt: skip
     names = [part for part in location if isinstance(part, str)]
     if not names:

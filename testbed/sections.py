@@ -14,6 +14,7 @@ from cc.errors import ControlError
 from cc.parameters import build
 from testbed.job import DeadPlane, Faults, Hole
 from testbed.units import parse_size
+from testbed.watch import WatchPlan
 from transport.clock import NEVER, US, Time
 from transport.config import CLASSIC, MAX_PLANES, EndpointConfig
 from transport.errors import ConfigError
@@ -83,9 +84,10 @@ class FabricSection(Section):
     The rest is for sim. kind: the shape of the fabric. cable_us: delay of each cable, by default half of delay_us.
     hosts: at least so many; hosts_per_leaf, spines, uplink_gbps: of dumbbell, leaf_spine and rail_optimised; rails:
     NICs of a server; radix, oversubscription: of a fat_tree. switch: how switches choose among equal ways. trim,
-    cut_through, int_telemetry: what switches do. pfc_xoff, pfc_xon, pfc_headroom: bytes that came by one port at which
-    its other end is stopped, goes on, and may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch
-    share, and shared_alpha how much of what is left one queue may hold. phantom: bytes exist only in number; by default
+    cut_through, int_telemetry: what switches do. priorities: control packets have a queue of their own that is served
+    first. pfc_xoff, pfc_xon, pfc_headroom: bytes that came by one port at which its other end is stopped, goes on, and
+    may still send; 0 for no PFC. shared_buffer: bytes that all ports of a switch share, and shared_alpha how much of
+    what is left one queue may hold. phantom: bytes exist only in number; by default
     where the messages of a phase have more than 256 MiB.
     """
 
@@ -106,6 +108,7 @@ class FabricSection(Section):
     ecn_low: Size | None = None
     ecn_high: Size | None = None
     trim: bool = True
+    priorities: bool = True
     cut_through: bool = True
     int_telemetry: bool = False
     pfc_xoff: Size = 0
@@ -114,6 +117,24 @@ class FabricSection(Section):
     shared_buffer: Size = 0
     shared_alpha: Annotated[float, Field(ge=1 / 256, le=256)] = 1.0
     phantom: bool | None = None
+
+
+class WatchSection(Section):
+    """What is looked at during a run over a simulated fabric (testbed/watch.py), counted from the start of the first
+    phase. every_us: between samples of the queue to the rank that receives most, and of windows, from `start_us` to
+    `end_us`; 0 for none. settle_us: when counting begins of packets on cables with faults. acks: they are timed."""
+
+    every_us: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    start_us: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    end_us: Annotated[float, Field(ge=0, le=1e9)] = 10_000.0
+    settle_us: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    acks: bool = False
+
+    def plan(self) -> WatchPlan:
+        return WatchPlan(
+            round(self.every_us * US), round(self.start_us * US), round(self.end_us * US), round(self.settle_us * US),
+            self.acks,
+        )  # fmt: skip
 
 
 class UdpSection(Section):

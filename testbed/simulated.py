@@ -11,9 +11,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from testbed import nics
+import numpy as np
+
+from testbed import nics, watch
 from testbed.errors import RunError
 from testbed.job import Job
+from testbed.metrics import PhaseRecord
 from testbed.progress import Watcher
 from testbed.rank import Rank, addresses_of
 from testbed.sim.fabric import Fabric, FabricSpec
@@ -23,6 +26,8 @@ from testbed.sim.mix import seed_of
 from testbed.sim.nic import SimNic
 from testbed.sim.port import Port
 from testbed.together import Together
+from testbed.watch import NOTHING, AckClock, Sampler, Tally, WatchPlan
+from testbed.workloads.base import received_by
 from transport.clock import NEVER, SECOND, US, Time
 from transport.endpoint import Endpoint
 from transport.nic.base import NicCaps
@@ -59,34 +64,43 @@ class _Change(Event):
 class SimHost:
     """One rank with its endpoint and Nic."""
 
-    def __init__(self, number: int, inner: SimNic, job: Job, loop: Loop) -> None:
-        self.nic = nics.wrapped(inner, inner.addresses, job, number)
+    def __init__(self, number: int, inner: SimNic, job: Job, loop: Loop, clock: AckClock | None) -> None:
+        self.nic = nics.wrapped(clock.at(inner) if clock else inner, inner.addresses, job, number)
         rng = random.Random(f"{job.seed} endpoint {number}")
         self.endpoint = Endpoint(job.config, inner.addresses, inner.caps, rng)
         self.rank = Rank(number, self.endpoint, job.phases, job.seed, loop.now, job.phantom)
         self.sent: dict[str, str] = {}
-        self.driven = Host(loop, inner, None if self.nic.plain else self.nic, self.endpoint, self.rank)
+        self.driven = Host(loop, inner, None if self.nic.plain and not clock else self.nic, self.endpoint, self.rank)
 
 
 class World(Together):
     """All ranks of a job on one fabric."""
 
     def __init__(
-        self, job: Job, spec: FabricSpec, changes: Sequence[CableChange], timeout_s: float, watcher: Watcher
-    ) -> None:
+        self, job: Job, spec: FabricSpec, changes: Sequence[CableChange], timeout_s: float, watcher: Watcher,
+        plan: WatchPlan = NOTHING,
+    ) -> None:  # fmt: skip
         super().__init__(job, timeout_s, watcher)
         self.loop = Loop(seed_of(job.seed, "loop"), US)
         self.fabric = Fabric(spec, self.loop, job.seed)
         self.waiting = 0
         self.changes = changes
+        self.plan = plan
+        self.acks = AckClock() if plan.acks else None
+        self.sampler: Sampler | None = None
+        self.tally: Tally | None = None
+        self.ports = dict(self.fabric.all_ports())
+        self.sent_before = self._sent()
         self.caps = caps(self.fabric, job.config.mtu, spec.queue.int_telemetry)
         self.hosts = [self._host(number) for number in range(job.ranks)]
 
     def _host(self, number: int) -> SimHost:
         per_plane = len(self.fabric.hosts) // self.fabric.spec.planes
         ends = [self.fabric.hosts[plane * per_plane + number] for plane in range(self.job.ports)]
+        for end in ends:
+            end.one_class = not self.fabric.spec.priorities
         nic = SimNic(ends, addresses_of(number, self.job.ports), self.caps)
-        host = SimHost(number, nic, self.job, self.loop)
+        host = SimHost(number, nic, self.job, self.loop, self.acks)
         host.driven.on_done = self._finished
         return host
 
@@ -107,7 +121,8 @@ class World(Together):
 
     def _begin(self, now: Time) -> None:
         super()._begin(now)
-        built = {name: (port, port.rate) for name, port in self.fabric.all_ports()}
+        self._watch(now)
+        built = {name: (port, port.rate) for name, port in self.ports.items()}
         for change in self.changes:
             ports = [built[name] for name in change.ports]
             event = _Change(change, ports)
@@ -115,6 +130,50 @@ class World(Together):
                 self.loop.arm(event, now + change.at)
             else:
                 event.fire(now)
+
+    def _watch(self, now: Time) -> None:
+        plan = self.plan
+        if plan.every:
+            total = sum(received_by(phase.messages, self.job.ranks) for phase in self.job.phases)
+            flows = watch.senders(host.rank for host in self.hosts)
+            queues = [self.ports[name] for name in self._to(int(np.argmax(total)))]
+            self.sampler = Sampler(self.loop, plan.every, now + plan.end, queues, flows)
+            self.loop.arm(self.sampler, now + plan.start)
+        if plan.settle:
+            some = sorted({name for change in self.changes for name in change.ports})
+            alike = watch.alike(self.ports, some)
+            self.tally = Tally([self.ports[name] for name in some], [self.ports[name] for name in alike])
+            self.loop.arm(self.tally, now + plan.settle)
+
+    def _to(self, rank: int) -> set[str]:
+        """Ports of switches that lead to a rank, by name."""
+        hosts = self.fabric.spec.topology.hosts
+        per_plane = len(hosts) // self.fabric.spec.planes
+        ends = {hosts[plane * per_plane + rank] for plane in range(self.fabric.spec.planes)}
+        return {name for name in self.ports if name.split(">")[1] in ends}
+
+    def _sent(self) -> dict[str, int]:
+        """Bytes that each port of a switch has sent."""
+        hosts = set(self.fabric.spec.topology.hosts)
+        return {name: port.bytes for name, port in self.ports.items() if name.split(">")[0] not in hosts}
+
+    def _ended(self, record: PhaseRecord) -> None:
+        before, self.sent_before = self.sent_before, self._sent()
+        busy = {name: (sent - before[name]) / self.ports[name].rate for name, sent in self.sent_before.items()}
+        record.hot_port = max(busy, key=lambda name: busy[name])
+        hottest = np.flatnonzero(record.received == record.received.max())
+        record.hot_port_right = any(record.hot_port in self._to(int(rank)) for rank in hottest)
+
+    def watched(self) -> dict[str, float | None]:
+        """Metrics of what was looked at."""
+        values: dict[str, float | None] = {}
+        if self.sampler is not None:
+            values |= self.sampler.metrics(self.fabric.rate * self.job.ports * self.caps.base_rtt / (8 * SECOND))
+        if self.tally is not None:
+            values["faulty_cables_percent"] = self.tally.percent()
+        if self.acks is not None:
+            values["ack_p99_us"] = self.acks.p99_us()
+        return values
 
     def _drive(self) -> None:
         collects = gc.isenabled()
@@ -147,5 +206,5 @@ def caps(fabric: Fabric, mtu: int, int_telemetry: bool = False) -> NicCaps:
     """What a Nic on this fabric can do."""
     return NicCaps(
         mtu=mtu, max_run=1, max_entropies=16384, ecn=True, rate=fabric.rate, base_rtt=max(US, fabric.base_rtt),
-        priorities=True, int_telemetry=int_telemetry, virtual_time=True,
+        priorities=fabric.spec.priorities, int_telemetry=int_telemetry, virtual_time=True,
     )  # fmt: skip

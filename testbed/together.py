@@ -57,6 +57,7 @@ class Together:
                 for host in hosts
             ]
             records.append(assemble(phase, job.ranks, outcomes))
+            self._ended(records[-1])
             for of_host, host in enumerate(hosts):
                 events += drain_events(of_host, host.endpoint)
         for host in hosts:
@@ -74,6 +75,9 @@ class Together:
         """The first phase begins: times of faults count from here."""
         for host in self._all():
             host.nic.begin(now)
+
+    def _ended(self, record: PhaseRecord) -> None:
+        """A phase is over: what the network knows of it can be added to its record."""
 
     def _wake(self, number: int, now: Time) -> None:
         """A rank has posted what waited for another one."""

@@ -7,6 +7,7 @@ cdef class Counters:
     cdef public long long bytes_placed
     cdef public long long retransmits
     cdef public long long retransmitted_bytes
+    cdef public long long early_retransmits
     cdef public long long losses
     cdef public long long timeouts
     cdef public long long tail_probes

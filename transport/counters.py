@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class Counters:
-    """Totals since the endpoint was made. Packets count segments, bytes count payload."""
+    """Totals since the endpoint was made. Packets count segments, bytes count payload.
+
+    early_retransmits: those of copies that had left within one base round trip of the first segment of their message,
+    when nobody can know yet who else sends.
+    """
 
     def __init__(self) -> None:
         self.packets_sent = 0
@@ -15,6 +19,7 @@ class Counters:
         self.bytes_placed = 0
         self.retransmits = 0
         self.retransmitted_bytes = 0
+        self.early_retransmits = 0
         self.losses = 0
         self.timeouts = 0
         self.tail_probes = 0
@@ -64,6 +69,7 @@ NAMES: tuple[str, ...] = (
     "bytes_placed",
     "retransmits",
     "retransmitted_bytes",
+    "early_retransmits",
     "losses",
     "timeouts",
     "tail_probes",

@@ -163,6 +163,7 @@ class PathSet:
             and 2 * self.congested_count <= count
             and not self._scattered()
         ):
+            self.selector.turns += 1
             for _ in range(_TRIES):
                 place = place + 1 if place + 1 < count else 0
                 path = self.usable[place]

@@ -12,6 +12,7 @@ cdef long long _MOST
 cdef class Selector:
     cdef public bint steers
     cdef public bint aware
+    cdef public long long turns
     cdef public list paths
     cpdef long long choose(self, object usable, object rng, long long now, long long flow)
     cpdef object on_delivered(self, Path path, long long marked)

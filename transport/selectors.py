@@ -35,13 +35,15 @@ _MOST = 15
 
 class Selector:
     """Base of all selectors. steers: marked paths are to be avoided. aware: the selector does so by itself, and its
-    choice stands. One instance serves one peer."""
+    choice stands. turns: how often the path whose turn it was had to give way to another. One instance serves one
+    peer."""
 
     name = ""
 
     def __init__(self) -> None:
         self.steers = True
         self.aware = False
+        self.turns = 0
         self.paths: Paths = []
 
     def bind(self, paths: Paths) -> None:
@@ -165,7 +167,9 @@ class Reps(Selector):
         return int(rng.random() * len(usable))
 
     def on_delivered(self, path: Path, marked: cython.longlong) -> None:
-        if marked == 0 and path.usable >= 0 and len(self.store) < _DEPTH:
+        if marked > 0:
+            self.turns += 1
+        elif path.usable >= 0 and len(self.store) < _DEPTH:
             self.store.append(path)
 
     def on_timeout(self, path: Path, now: cython.longlong, rtt: cython.longlong) -> None:
@@ -216,6 +220,7 @@ class Bitmap(Selector):
                 self.penalised -= 1
             if not minority:
                 return place
+            self.turns += 1
 
     def _begin(self, count: cython.longlong, rng: random.Random) -> None:
         """A pass: from a place drawn at random, by a step without a common divisor with `count`, so that it meets every
@@ -264,6 +269,7 @@ class Mixed(Bitmap):
             path = self.store.popleft()
             if path.usable >= 0 and path.penalty == 0:
                 return path.usable
+            self.turns += 1
         return Bitmap.choose(self, usable, rng, now, flow)
 
     def on_delivered(self, path: Path, marked: cython.longlong) -> None:

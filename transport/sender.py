@@ -180,6 +180,8 @@ class Sender:
             context.control.on_idle(now, now - self.last_sent_at)
         path: cython.longlong = context.paths.select(now, context.flow, -1)
         context.last_path = path
+        if work.sent == 0:
+            work.began = now
         send = self._track(now, work, self.next, count, path, 1)
         self.next += count
         work.sent += count
@@ -281,6 +283,8 @@ class Sender:
         packet.ack_request = True
         context.counters.retransmits += count
         context.counters.retransmitted_bytes += packet.length
+        if old.sent_at - old.work.began <= context.paths.base_rtt:
+            context.counters.early_retransmits += count
         out.append(packet)
 
     def _track(

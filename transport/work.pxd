@@ -12,6 +12,7 @@ cdef class Work:
     cdef public long long count
     cdef public long long sent
     cdef public long long acked
+    cdef public long long began
     cdef public long long number
     cdef public long long waiting
     cdef public bint refused

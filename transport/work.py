@@ -9,8 +9,9 @@ class Work:
     """A posted send-side request, or a READ's response that the responder sends.
 
     data: view of the local bytes, None for phantom ones; first, count: its DSNs once sending began (count 0: it has
-    none); sent, acked: segments; number: the message number, or the id of a READ or atomic, -1 while it has none;
-    waiting: replies or control acknowledgements still to come; refused: it is known to be too long for its receive.
+    none); sent, acked: segments; began: when the first left, picoseconds; number: the message number, or the id of a
+    READ or atomic, -1 while it has none; waiting: replies or control acknowledgements still to come; refused: it is
+    known to be too long for its receive.
     """
 
     def __init__(self, wr_id: int, opcode: int, length: int) -> None:
@@ -27,6 +28,7 @@ class Work:
         self.count = 0
         self.sent = 0
         self.acked = 0
+        self.began = 0
         self.number = -1
         self.waiting = 0
         self.refused = False

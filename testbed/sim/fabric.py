@@ -24,7 +24,8 @@ _HOST_QUEUE = QueueSpec()
 @dataclass(frozen=True)
 class FabricSpec:
     """A topology and what its switches do. planes: the host ports of the topology are those of so many planes, one
-    after the other. mode: one of testbed.sim.switch.MODES."""
+    after the other. mode: one of testbed.sim.switch.MODES. priorities: hosts put control packets into the class that is
+    served first; without, they wait in line with data and count as such."""
 
     topology: Topology
     queue: QueueSpec
@@ -32,6 +33,7 @@ class FabricSpec:
     planes: int = 1
     pfc: PfcSpec | None = None
     pool: PoolSpec | None = None
+    priorities: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -29,6 +29,7 @@ cdef class HostPort(Waiting):
     cdef public bytes address
     cdef public long long unreachable
     cdef public long long room
+    cdef public bint one_class
     cpdef bint send(self, Packet packet, long long now)
     cdef long long _number(self, bytes address)
 

@@ -46,7 +46,8 @@ class Owner:
 class HostPort(Waiting):
     """Where the frames of a host enter and leave its fabric. number: among all host ports. others: where every host
     port is attached, by number: those of all hosts on the first plane, then on the second, and so on; hosts: on a
-    plane. address: of its host there. owner: is told of what happens; without one packets stay in `inbox`."""
+    plane. address: of its host there. one_class: control waits in line with data. owner: is told of what
+    happens; without one packets stay in `inbox`."""
 
     def __init__(self, number: int, hosts: int, loop: Loop, frames: Frames, others: list[Attachment]) -> None:
         self.number = number
@@ -60,6 +61,7 @@ class HostPort(Waiting):
         self.address = b""
         self.unreachable = 0
         self.room = ROOM
+        self.one_class = False
 
     def drained(self, now: cython.longlong) -> None:
         if self.owner is not None and self.port.data.size < self.room:
@@ -67,7 +69,7 @@ class HostPort(Waiting):
 
     def send(self, packet: Packet, now: cython.longlong) -> cython.bint:
         """Take a packet of one segment; False if there is no room for it now."""
-        data: cython.bint = packet.priority != CLASS_CONTROL
+        data: cython.bint = packet.priority != CLASS_CONTROL or self.one_class
         if data and self.port.data.size >= self.room:
             return False
         number: cython.longlong = self._number(packet.dst)

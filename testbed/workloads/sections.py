@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from testbed.sections import Section, Size
-from testbed.workloads import basic, collectives, exchange, measured, moe, presets, replay, skew
+from testbed.workloads import basic, collectives, exchange, measured, moe, moving, presets, replay, skew
 from testbed.workloads.base import Workload
 from testbed.workloads.readers import cm, counts, matrix, trace
 from testbed.workloads.readers.files import PACKAGE, packaged, read_text
@@ -19,11 +19,12 @@ from testbed.workloads.routing import Floats, Popularity
 from transport.clock import US
 from transport.errors import ConfigError
 
-#: Ranks of a connection matrix: hosts that say nothing cost little.
+#: Ranks where each talks to few others, or to nobody.
 MOST_HOSTS = 16384
 
 Op: TypeAlias = Literal["write", "write_imm", "send", "read"]
 Ranks: TypeAlias = Annotated[int, Field(ge=2, le=256)]
+ManyRanks: TypeAlias = Annotated[int, Field(ge=2, le=MOST_HOSTS)]
 Tokens: TypeAlias = Annotated[int, Field(ge=1, le=65536)]
 Hidden: TypeAlias = Annotated[int, Field(ge=1, le=65536)]
 Gini: TypeAlias = Annotated[float, Field(ge=0.0, le=0.99)]
@@ -78,10 +79,31 @@ class IncastWorkload(_Flows):
     """All ranks send to rank 0."""
 
     kind: Literal["incast"]
-    ranks: Ranks = 9
+    ranks: ManyRanks = 9
 
     def make(self, seed: int, scale: float) -> Workload:
         return basic.incast(self.ranks, self.flow(scale))
+
+
+class MovingIncastWorkload(WorkloadSection):
+    """Every rank sends `messages` to others every `every_us`, each with probability `share` to the one that is hot this
+    time, `moves` times."""
+
+    kind: Literal["moving_incast"]
+    ranks: Ranks = 64
+    moves: Annotated[int, Field(ge=1, le=1000)] = 6
+    every_us: Annotated[float, Field(gt=0, le=1e6)] = 400.0
+    messages: Annotated[int, Field(ge=1, le=1000)] = 4
+    size: Size = 1 << 16
+    share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.25
+
+    def make(self, seed: int, scale: float) -> Workload:
+        every = round(self.every_us * scale * US)
+        return moving.moving_incast(self.ranks, self.moves, every, self.messages, self.size, self.share, seed)
+
+    @property
+    def outstanding(self) -> int:
+        return moving.DEPTH
 
 
 class OneToNWorkload(_Flows):
@@ -98,7 +120,7 @@ class PermutationWorkload(_Flows):
     """Every rank sends to one and receives from one."""
 
     kind: Literal["permutation"]
-    ranks: Ranks = 8
+    ranks: ManyRanks = 8
 
     def make(self, seed: int, scale: float) -> Workload:
         return basic.permutation(self.ranks, self.flow(scale), seed)
@@ -374,7 +396,8 @@ class ConnectionsWorkload(FileSection):
 
 AnyWorkload: TypeAlias = Annotated[
     Union[  # noqa: UP007  pydantic reads the Union
-        PairWorkload, IncastWorkload, OneToNWorkload, PermutationWorkload, AllToAllWorkload, AllReduceWorkload,
+        PairWorkload, IncastWorkload, OneToNWorkload, PermutationWorkload, MovingIncastWorkload, AllToAllWorkload,
+        AllReduceWorkload,
         ExchangeWorkload, MoeWorkload, PresetWorkload, CountsWorkload, MatrixWorkload, TraceWorkload,
         ConnectionsWorkload,
     ],

@@ -60,10 +60,11 @@ def test_a_row_of_perf_shows_only_columns_that_its_kind_measures(latency):
 def test_every_figure_of_a_result_that_has_a_unit_says_it_in_its_key():
     """Whoever adds a metric of time, rate or size is asked for a unit here; bytes_wrong counts streams."""
     assert {
-        "bytes_wrong", "duplicates", "eviction_share", "evicted_paths", "evictions", "fabric_dropped", "fabric_lost",
-        "fabric_marked", "fabric_trimmed", "latency_cv", "marked_packets", "messages", "packet_hops", "packets",
-        "paths_used", "pfc_pauses", "readmitted_paths", "requests_failed", "retransmits", "slowdown", "spurious",
-        "timeouts", "wrong_order",
+        "ack_p99_ratio", "bytes_wrong", "duplicates", "early_retransmits", "evicted_paths", "eviction_share",
+        "evictions", "fabric_dropped", "fabric_lost", "fabric_marked", "fabric_trimmed", "hot_slowdown",
+        "hot_slowdown_max", "late_retransmits", "latency_cv", "marked_packets", "messages", "packet_hops", "packets",
+        "path_changes", "path_changes_per_rtt", "paths_used", "pfc_pauses", "readmitted_paths", "requests_failed",
+        "retransmits", "slowdown", "spurious", "tail_fct_ratio", "timeouts", "victim_fct_ratio", "wrong_order",
     } == UNITLESS  # fmt: skip
 
 

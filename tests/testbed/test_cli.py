@@ -140,7 +140,7 @@ def test_json_of_a_run_has_exactly_the_promised_keys(tmp_path: Path) -> None:
     assert result["expect"] == [{"name": "bytes_wrong", "value": 0, "limit": {"max": 0.0}, "passed": True}]
     assert set(result["metrics"]) == set(METRICS)
     assert [set(phase) - set(PHASE_METRICS) for phase in result["phases"]] == [
-        {"name", "hottest_rank", "hottest_share_percent"}
+        {"name", "hottest_rank", "hottest_share_percent", "hottest_port"}
     ]
     (variant,) = result["variants"]
     assert set(variant) == {"name", "passed", "expect", "phases", "metrics"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.metrics import METRICS, PhaseRecord, compare, judge, spread, summarize
+from testbed.metrics import METRICS, PhaseRecord, compare, judge, spread, summarize, waves
 from testbed.scenario import Limit
 from transport.clock import MS, US
 
@@ -110,3 +110,52 @@ def test_times_are_not_judged_on_a_real_clock() -> None:
     values: dict[str, float | None] = {"tail_fct_us": 9.0, "retransmits": 9}
     assert [verdict.passed for verdict in judge(limits, values, timed=False)] == [None, False]
     assert [verdict.passed for verdict in judge(limits, values, timed=True)] == [False, False]
+
+
+def test_waves_are_what_is_due_at_one_moment_and_each_has_its_hot_rank() -> None:
+    rows = [
+        (0, 1, 500, 10 * US, 20 * US), (2, 1, 500, 10 * US, 30 * US), (0, 2, 400, 10 * US, 12 * US),
+        (1, 0, 900, 110 * US, 150 * US), (0, 1, 800, 115 * US, 119 * US),
+    ]  # fmt: skip
+    first, second = waves(record(rows, [900, 1800, 400], starts=(5 * US, 105 * US)))
+    assert first.rows[:, 0].tolist() == [0, 2, 0]
+    assert first.hot.tolist() == [True, True, False]
+    assert first.victims.tolist() == [False, True, False]  # rank 0 has somebody else to send to
+    assert second.hot.tolist() == [True, False]
+
+
+def test_hot_messages_are_told_apart_from_cold_ones_and_compared_with_what_the_link_could_do() -> None:
+    rate, size = 100_000_000_000, 4096 * 100
+    wire = 100 * (4096 + 64) * 80  # picoseconds
+    rows = [(0, 1, size, 0, 3 * wire), (2, 1, size, 0, 2 * wire + 4 * US), (1, 0, size, 0, wire)]
+    values = summarize([record(rows, [size, 2 * size, 0], base_rtt=4 * US)], rate, 4096)
+    assert values["hot_max_us"] == 3 * wire / US
+    assert values["cold_max_us"] == values["cold_p99_us"] == wire / US
+    assert values["hot_slowdown"] == values["hot_slowdown_max"] == pytest.approx(3 * wire / (2 * wire + 4 * US))
+    assert summarize([record(rows[:1], [0, size])], rate, 4096)["cold_max_us"] is None
+
+
+def test_retransmissions_of_the_first_round_trip_are_apart_from_the_others() -> None:
+    one = record([(0, 1, 10, 0, US)], [0, 10])
+    one.counters = {**one.counters, "early_retransmits": 2}
+    values = summarize([one], None, 4096)
+    assert [values[f"{kind}retransmits"] for kind in ("", "early_", "late_")] == [3, 2, 1]
+    assert values["late_retransmit_percent"] == 1
+
+
+def test_path_changes_are_for_each_base_round_trip_that_messages_took() -> None:
+    one = record([(0, 1, 10, 0, 20 * US), (2, 1, 10, 0, 20 * US)], [0, 20], base_rtt=10 * US)
+    one.counters = {**one.counters, "path_changes": 6}
+    assert summarize([one], None, 4096)["path_changes_per_rtt"] == 1.5
+
+
+def test_ratios_are_ours_over_the_baselines() -> None:
+    ours = summarize([record([(0, 1, 10, 0, 3 * US)], [0, 10])], None, 4096)
+    compare(ours, summarize([record([(0, 1, 10, 0, 2 * US)], [0, 10])], None, 4096))
+    assert ours["tail_fct_ratio"] == ours["victim_fct_ratio"] == 1.5
+    assert ours["ack_p99_ratio"] is None
+
+
+def test_a_wave_of_messages_without_bytes_has_a_hot_rank_too() -> None:
+    values = summarize([record([(0, 1, 0, 0, US)], [0, 0])], None, 4096)
+    assert values["hot_max_us"] == 1

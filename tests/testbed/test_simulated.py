@@ -81,7 +81,7 @@ def test_the_hash_seed_and_the_build_change_nothing(hash_seed: str) -> None:
     assert done.stdout.strip() == GOLDEN
 
 
-GOLDEN = "8bd3f46b7c64eab9"
+GOLDEN = "c4eef5feb336ccea"
 
 
 def test_a_full_queue_trims_and_what_was_trimmed_comes_again() -> None:

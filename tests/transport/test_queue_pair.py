@@ -32,7 +32,7 @@ from transport.control import (
 from transport.dormant import Dormant, awaken
 from transport.endpoint import Endpoint
 from transport.errors import ConfigError, LocalProtocolError, QueueFullError
-from transport.packet import CONTROL, DATAGRAM, Packet
+from transport.packet import CONTROL, DATA, DATAGRAM, Packet
 from transport.placement import Access, MemoryRegion
 from transport.states import State
 
@@ -604,6 +604,29 @@ def test_every_hundredth_packet_lost_both_ways():
     assert target == source
     assert pair.bob.endpoint.counters()["bytes_placed"] == size
     assert pair.alice.endpoint.counters()["retransmits"] < 3 * seen // 100
+
+
+def test_copies_of_what_left_in_the_first_round_trip_are_counted_apart():
+    """One of the first packets is lost, and one of those that leave once acknowledgements came."""
+    lost = []
+    for which in (3, 400):
+        pair = pair_of(window=256)
+        ours, theirs = pair.connect()
+        size = 512 * 4096
+        _, region = expose(theirs, size)
+        seen = 0
+
+        def drop(now: int, packet: Packet, which: int = which) -> Packet | None:
+            nonlocal seen
+            seen += packet.kind == DATA
+            return None if packet.kind == DATA and seen == which else packet
+
+        pair.wire.touch = drop
+        ours.post_write(pair.now, 1, random.Random(4).randbytes(size), region.address, region.rkey)
+        pair.drive()
+        counters = pair.alice.endpoint.counters()
+        lost.append((counters["retransmits"], counters["early_retransmits"]))
+    assert lost == [(1, 1), (1, 0)]
 
 
 def test_phantom_bytes_are_counted_and_go_nowhere():

@@ -379,3 +379,22 @@ def test_mixed_stores_no_more_than_its_depth():
     assert [selector.choose(paths, tape, 0, 0) for _ in range(8)] == list(range(8))
     selector.choose(paths, tape, 0, 0)
     assert tape.draws == 1
+
+
+def test_a_selector_counts_the_paths_that_it_passes_over():
+    bitmap, reps, blind = (selectors.make(name) for name in ("bitmap", "reps", "round_robin"))
+    paths, rng = healthy(8), random.Random(1)
+    for selector in (bitmap, reps, blind):
+        one_pass(selector, paths, 8, rng)
+        assert selector.turns == 0
+        selector.on_delivered(paths[3], 1)
+    one_pass(bitmap, paths, 7, rng)
+    assert [selector.turns for selector in (bitmap, reps, blind)] == [1, 1, 0]
+
+
+def test_a_stored_path_that_got_a_penalty_gives_way():
+    mixed, paths, rng = selectors.make("mixed"), healthy(8), random.Random(1)
+    mixed.on_delivered(paths[3], 0)
+    mixed.on_lost(paths[3])
+    assert mixed.choose(paths, rng, 0, 0) != 3
+    assert mixed.turns >= 1

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from testbed.workloads import basic, collectives
 from testbed.workloads.base import received_by, sent_by
 from testbed.workloads.basic import Flow
+from testbed.workloads.moving import moving_incast
 
 FLOW = Flow(2, 1000, "write", 4)
 
@@ -98,3 +99,29 @@ def test_a_tree_takes_every_rank_in_once_and_brings_it_back(ranks: int) -> None:
     assert told == set(range(ranks))
     assert all(m.size == 77 for phase in workload.phases for m in phase.messages)
     assert sum(len(phase.messages) for phase in workload.phases) == 2 * (ranks - 1)
+
+
+def test_a_moving_incast_has_another_hot_rank_every_time_and_it_sends_nothing() -> None:
+    (phase,) = moving_incast(8, 8, 400, 4, 1000, 0.25, 1).phases
+    hot = []
+    for move in range(8):
+        messages = [m for m in phase.messages if m.start == 400 * move]
+        sent = sent_by(messages, 8)
+        (silent,) = [rank for rank in range(8) if not sent[rank]]
+        assert sorted(sent)[1:] == [4000] * 7
+        assert all(m.src != m.dst for m in messages)
+        assert len({(m.src, m.dst) for m in messages}) == len(messages)
+        hot.append(silent)
+    assert sorted(hot) == list(range(8))
+
+
+def test_the_share_of_a_moving_incast_goes_to_the_hot_rank() -> None:
+    workload = moving_incast(64, 40, 1, 4, 1, 0.25, 2)
+    received = 0
+    for move in range(40):
+        messages = [m for m in workload.phases[0].messages if m.start == move]
+        received += int(received_by(messages, 64).max())
+    # A quarter, and of the rest one in 63.
+    assert received / (40 * 63 * 4) == pytest.approx(0.25 + 0.75 / 63, abs=0.02)
+    assert all(m.dst == m.src ^ 1 for m in moving_incast(2, 2, 1, 4, 1, 0.0, 1).phases[0].messages)
+    assert workload != moving_incast(64, 40, 1, 4, 1, 0.25, 3)

@@ -97,8 +97,8 @@ def test_more_messages_outstanding_than_the_send_queue_holds_are_refused() -> No
 
 def test_every_kind_has_a_section_of_its_name() -> None:
     assert list(KINDS) == [
-        "pair", "incast", "one_to_n", "permutation", "alltoall", "allreduce", "m2n", "moe", "moe_preset", "counts",
-        "matrix", "trace", "cm",
+        "pair", "incast", "one_to_n", "permutation", "moving_incast", "alltoall", "allreduce", "m2n", "moe",
+        "moe_preset", "counts", "matrix", "trace", "cm",
     ]  # fmt: skip
 
 
