@@ -32,7 +32,7 @@ help:
 	@echo "make run        the main job: polyroce run moe-alltoall"
 	@echo "make test       all tests"
 	@echo "make lint       ruff check, ruff format --check, mypy --strict"
-	@echo "make bench      bandwidth over local UDP sockets, for every message size"
+	@echo "make bench      bandwidth over local UDP sockets, for every message size; packet-hops of the simulator"
 	@echo "make clean      remove what was built; make distclean: .venv too"
 
 setup: $(BUILT)
@@ -50,6 +50,7 @@ lint: setup
 
 bench: setup
 	$(POLYROCE) perf --local --op write --size all $(ARGS)
+	$(PY) -m tests.benchmarks.simulator
 
 $(PY):
 	@python="$(PYTHON)"; [ -n "$$python" ] || exit 1; echo "$$python -m venv $(VENV)"; \

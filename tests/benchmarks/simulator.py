@@ -24,8 +24,6 @@ from testbed.report import compiled
 ROWS = {
     "w2-8mb": (128, 8_000_000, "nscc", "mixed"),
     "w2-8mb-credit": (128, 8_000_000, "credit", "mixed"),
-    "tiny": (32, 1_000_000, "nscc", "mixed"),
-    "tiny-credit": (32, 1_000_000, "credit", "mixed"),
     "w2-2mb": (128, 2_000_000, "nscc", "mixed"),
     "hosts-1024": (1024, 2_000_000, "nscc", "mixed"),
     "hosts-8192": (8192, 1_000_000, "nscc", "mixed"),
