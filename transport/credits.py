@@ -126,7 +126,9 @@ class Grant:
 
 
 class Granter(Source):
-    """Grants for all connections of an endpoint. due: when the link has room for the next quantum."""
+    """Grants for all connections of an endpoint. due: when the link has room for the next quantum. slack: picoseconds
+    that a grant may be made up for which had to wait for this host's own packets; without it, each such wait would be
+    bandwidth lost for good."""
 
     def __init__(self, timers: Timers, ready: Ready, caps: NicCaps, values: CreditParameters, bdp: int) -> None:
         Source.__init__(self)
@@ -139,7 +141,7 @@ class Granter(Source):
         self.quantum = values.quantum
         self.shortest = values.shortest_first
         self.silence = 4 * caps.base_rtt
-        self.slack = 0 if caps.virtual_time else 100 * US
+        self.slack = caps.base_rtt if caps.virtual_time else 100 * US
         self.heap: list[tuple[int, int, Grant]] = []
         self.serial = 0
         self.level = 0
@@ -247,6 +249,8 @@ class Granter(Source):
         # What it did not want earlier is not made up for.
         if grant.served < self.level - self.cap:
             grant.served = self.level - self.cap
+        if not self.heap and self.due < now:
+            self.due = now  # nobody has waited, so nothing is made up for
         key = grant.missing() if self.shortest else grant.served
         self.serial += 1
         grant.serial = self.serial
