@@ -15,7 +15,9 @@ from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
 from testbed.progress import Watcher
 from testbed.ready import VIRTUAL, Ready, ready
-from testbed.report import RunResult, VariantResult
+from testbed.record import recorder
+from testbed.record.recorder import RecordPlan
+from testbed.report import RunResult, VariantResult, installed_version
 from testbed.scenario import Scenario, ScenarioFile, Variant
 from testbed.sim.fabric import Fabric
 from testbed.workloads.base import Message, Phase, Workload, received_by, sent_by
@@ -26,18 +28,27 @@ from transport.group import Group
 from transport.nic.loopback import Network
 
 
-def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Group | None = None) -> RunResult:
+def run(
+    scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Group | None = None,
+    record: RecordPlan | None = None,
+) -> RunResult:  # fmt: skip
     """All variants, over `on`. Whatever keeps a run from its end is an exception; a missed limit is in the result.
-    group: the ranks' processes that a launcher started, of which this is rank 0."""
+    group: the ranks' processes that a launcher started, of which this is rank 0. record: on sim, what goes on is
+    recorded."""
+    if record is not None and on != "sim":
+        raise ConfigError(f"--record: allowed with --on sim only, --on {on} has no fabric to look into")
     variants = ready(scenario, on)
     results: dict[str, VariantResult] = {}
-    for item in variants:
-        variant = item.variant
-        name = pcap
-        if pcap and len(scenario.variants) > 1:
-            path = Path(pcap)
-            name = str(path.with_name(f"{path.stem}.{variant.name.replace(' ', '-')}{path.suffix}"))
-        results[variant.name] = _run_variant(item, on, watcher, name, group)
+    about = {"scenario": scenario.name, "seed": str(scenario.seed), "version": installed_version()}
+    with recorder.opened(record, about) as taken:
+        for item in variants:
+            variant = item.variant
+            name = pcap
+            if pcap and len(scenario.variants) > 1:
+                path = Path(pcap)
+                name = str(path.with_name(f"{path.stem}.{variant.name.replace(' ', '-')}{path.suffix}"))
+            rows = None if taken is None else recorder.VariantRecorder(taken, variant.name)
+            results[variant.name] = _run_variant(item, on, watcher, name, group, rows)
     for variant in scenario.variants:
         result = results[variant.name]
         if variant.baseline is not None:
@@ -46,9 +57,13 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Gr
     return RunResult(scenario.name, on, scenario.seed, list(results.values()))
 
 
-def _run_variant(item: Ready, on: str, watcher: Watcher, pcap: str, group: Group | None) -> VariantResult:
-    if on in VIRTUAL:
-        result = (_run_simulated if on == "sim" else _run_loopback)(item, watcher, pcap)
+def _run_variant(
+    item: Ready, on: str, watcher: Watcher, pcap: str, group: Group | None, rows: recorder.VariantRecorder | None
+) -> VariantResult:  # fmt: skip
+    if on == "sim":
+        result = _run_simulated(item, watcher, pcap, rows)
+    elif on in VIRTUAL:
+        result = _run_loopback(item, watcher, pcap)
     else:
         result = _run_over_sockets(item, on, watcher, pcap, group)
     if pcap:
@@ -98,7 +113,9 @@ def _run_loopback(item: Ready, watcher: Watcher, pcap: str) -> VariantResult:
     return result
 
 
-def _run_simulated(item: Ready, watcher: Watcher, pcap: str) -> VariantResult:
+def _run_simulated(
+    item: Ready, watcher: Watcher, pcap: str, rows: recorder.VariantRecorder | None
+) -> VariantResult:  # fmt: skip
     """All ranks in this process, over a whole fabric."""
     variant, workload, fabric = item.variant, item.workload, item.fabric
     assert fabric is not None
@@ -107,7 +124,7 @@ def _run_simulated(item: Ready, watcher: Watcher, pcap: str) -> VariantResult:
     if fabric.phantom:
         notes.append("bytes: only their number was carried, and compared with the number placed")
     job = replace(_virtual_job(item, pcap), phantom=fabric.phantom)
-    world = simulated.World(job, fabric.spec, fabric.changes, settings.timeout_s, watcher, settings.watch.plan())
+    world = simulated.World(job, fabric.spec, fabric.changes, settings.timeout_s, watcher, settings.watch.plan(), rows)
     records, events = world.run()
     rate = world.fabric.rate * job.ports
     for record, phase in zip(records, workload.phases, strict=True):
