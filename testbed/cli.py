@@ -22,6 +22,7 @@ from testbed.errors import RunError
 from testbed.perf import client, server
 from testbed.perf.plan import OPERATIONS, Plan
 from testbed.progress import Bars
+from testbed.record.recorder import RecordPlan
 from transport.bootstrap import PORT
 from transport.errors import ConfigError, PolyroceError
 from transport.nic.dgram import SOCKETS
@@ -100,6 +101,12 @@ def run(
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key.")] = None,
     json_file: Annotated[Path | None, _JSON] = None,
     pcap: Annotated[Path | None, typer.Option(metavar="FILE", help="Capture what is sent.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="On sim: write what goes on as Parquet files.")
+    ] = None,
+    record_every: Annotated[
+        float, typer.Option(metavar="US", help="Virtual time from one sample of a recording to the next.")
+    ] = 10.0,
     launcher: Annotated[
         Launcher, typer.Option(help="auto: be one of the ranks if mpirun, torchrun or srun started this.")
     ] = Launcher.auto,
@@ -121,9 +128,10 @@ def run(
             chosen = scenario.load(which, [*(settings or []), *given])
             if group is not None and ranks is None and launched.sizable(chosen):
                 chosen = scenario.load(which, [*(settings or []), *given, f"workload.ranks={group.world.size}"])
+            plan = None if record is None else RecordPlan.of(record, record_every)
             quiet = json_file is not None and str(json_file) == "-"
             with Bars(_console(stderr=True)) as bars:
-                result = runner.run(chosen, on, bars, str(pcap or ""), group)
+                result = runner.run(chosen, on, bars, str(pcap or ""), group, plan)
             if group is not None:
                 launched.tell(group, result.passed)
             report.show(result, _console(stderr=quiet))

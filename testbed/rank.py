@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -240,6 +240,11 @@ class Rank:
         """Whether every request of this rank has completed and everything it must be woken for has come."""
         return self.waiting_for == 0
 
+    def outstanding(self) -> Iterator[tuple[int, int, int, Time]]:
+        """Messages that were posted and are not complete: src, dst, size, when."""
+        for _, (message, _, _), at in self._posted.values():
+            yield message.src, message.dst, message.size, at
+
     def missing(self) -> str:
         """What is still waited for, for an error."""
         sends = ", ".join(sorted({f"rank {peer.number}" for peer, _, _ in self._posted.values()}, key=str)) or "none"
@@ -353,8 +358,13 @@ class Rank:
             peer.connection.post_recv(now, self._wr_id, buffer)
             self._receives[self._wr_id] = (peer, message)
 
+    @property
+    def phase_name(self) -> str:
+        """Of the current phase; nothing before the first."""
+        return self.phases[self.phase].name if self.phase >= 0 else ""
+
     def _name(self) -> str:
-        return f"phase {self.phases[self.phase].name!r}" if self.phase >= 0 else "before the first phase"
+        return f"phase {self.phase_name!r}" if self.phase >= 0 else "before the first phase"
 
 
 def _counted(size: int) -> str:

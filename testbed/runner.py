@@ -10,46 +10,45 @@ from pathlib import Path
 
 import numpy as np
 
-from cc import registry
-from testbed import fabrics, gates, launched, nics, processes, simulated, virtual
+from testbed import launched, nics, processes, simulated, virtual
 from testbed.job import Hole, Job, PathChange
 from testbed.metrics import HEADER_BYTES, PhaseRecord, compare, judge, summarize
 from testbed.progress import Watcher
-from testbed.report import RunResult, VariantResult
+from testbed.ready import VIRTUAL, Ready, ready
+from testbed.record import recorder
+from testbed.record.recorder import RecordPlan
+from testbed.report import RunResult, VariantResult, installed_version
 from testbed.scenario import Scenario, ScenarioFile, Variant
 from testbed.sim.fabric import Fabric
-from testbed.workloads.base import Message, Phase, Workload, received_by, runnable, sent_by
+from testbed.workloads.base import Message, Phase, Workload, received_by, sent_by
 from transport import pcapfile
 from transport.clock import SECOND, US, Time, transmit_time
-from transport.config import CONTROL_WITHOUT_ECN, EndpointConfig
 from transport.errors import ConfigError
 from transport.group import Group
-from transport.nic.dgram import SOCKETS
 from transport.nic.loopback import Network
 
-NETWORKS = (*SOCKETS, "loopback", "sim")
 
-#: Those in virtual time, in this process: what they do depends on nothing but the seed.
-VIRTUAL = ("loopback", "sim")
-
-#: Bytes of a phase above which a simulated fabric carries only their number.
-_REAL_BYTES = 256 << 20
-
-
-def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Group | None = None) -> RunResult:
+def run(
+    scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Group | None = None,
+    record: RecordPlan | None = None,
+) -> RunResult:  # fmt: skip
     """All variants, over `on`. Whatever keeps a run from its end is an exception; a missed limit is in the result.
-    group: the ranks' processes that a launcher started, of which this is rank 0."""
-    if on not in NETWORKS:
-        raise ConfigError(f"--on {on}: allowed are {', '.join(NETWORKS)}")
-    for variant in scenario.variants:
-        _check_signals(variant, on)
+    group: the ranks' processes that a launcher started, of which this is rank 0. record: on sim, what goes on is
+    recorded."""
+    if record is not None and on != "sim":
+        raise ConfigError(f"--record: allowed with --on sim only, --on {on} has no fabric to look into")
+    variants = ready(scenario, on)
     results: dict[str, VariantResult] = {}
-    for variant in scenario.variants:
-        name = pcap
-        if pcap and len(scenario.variants) > 1:
-            path = Path(pcap)
-            name = str(path.with_name(f"{path.stem}.{variant.name.replace(' ', '-')}{path.suffix}"))
-        results[variant.name] = _run_variant(variant, on, watcher, name, group)
+    about = {"scenario": scenario.name, "seed": str(scenario.seed), "version": installed_version()}
+    with recorder.opened(record, about) as taken:
+        for item in variants:
+            variant = item.variant
+            name = pcap
+            if pcap and len(scenario.variants) > 1:
+                path = Path(pcap)
+                name = str(path.with_name(f"{path.stem}.{variant.name.replace(' ', '-')}{path.suffix}"))
+            rows = None if taken is None else recorder.VariantRecorder(taken, variant.name)
+            results[variant.name] = _run_variant(item, on, watcher, name, group, rows)
     for variant in scenario.variants:
         result = results[variant.name]
         if variant.baseline is not None:
@@ -58,54 +57,28 @@ def run(scenario: Scenario, on: str, watcher: Watcher, pcap: str = "", group: Gr
     return RunResult(scenario.name, on, scenario.seed, list(results.values()))
 
 
-def _config(variant: Variant, on: str) -> EndpointConfig:
-    """The endpoints' configuration: where sockets show no CE marks and nobody named a control, one that needs none."""
-    if on == "dgram" and "cc" not in variant.settings.transport.model_fields_set:
-        return replace(variant.config, control=CONTROL_WITHOUT_ECN)
-    return variant.config
-
-
-def _check_signals(variant: Variant, on: str) -> None:
-    """ConfigError, before anything runs, if the control needs what the network does not tell."""
-    name = _config(variant, on).control
-    control = registry.resolve(name) if isinstance(name, str) else name
-    given = {"ecn": on != "dgram", "int_telemetry": on == "sim" and variant.settings.fabric.int_telemetry}
-    for need in sorted(control.needs):
-        if not given[need]:
-            where = "--on sim with fabric.int_telemetry = true" if need == "int_telemetry" else "--on udp"
-            raise ConfigError(
-                f"cc = {name!r}: control {control.name} needs {need}, which --on {on} does not give here; {where} does"
-            )
-
-
 def _run_variant(
-    variant: Variant, on: str, watcher: Watcher, pcap: str, group: Group | None
+    item: Ready, on: str, watcher: Watcher, pcap: str, group: Group | None, rows: recorder.VariantRecorder | None
 ) -> VariantResult:  # fmt: skip
-    settings = variant.settings
-    scale = 1.0 if on in VIRTUAL else settings.udp.time_scale
-    workload = runnable(settings.workload.make(settings.seed, scale))
-    if settings.faults.cable and on != "sim":
-        raise ConfigError(f"faults.cable: allowed on sim only, --on {on} has no cables that could be named")
-    gates.check(workload.phases, on in VIRTUAL)
-    if on in VIRTUAL:
-        result = (_run_simulated if on == "sim" else _run_loopback)(variant, workload, watcher, pcap)
+    if on == "sim":
+        result = _run_simulated(item, watcher, pcap, rows)
+    elif on in VIRTUAL:
+        result = _run_loopback(item, watcher, pcap)
     else:
-        result = _run_over_sockets(variant, workload, on, watcher, pcap, group)
+        result = _run_over_sockets(item, on, watcher, pcap, group)
     if pcap:
-        _merge_captures(pcap, workload.ranks)
+        _merge_captures(pcap, item.workload.ranks)
     return result
 
 
-def _run_over_sockets(
-    variant: Variant, workload: Workload, on: str, watcher: Watcher, pcap: str, group: Group | None
-) -> VariantResult:  # fmt: skip
+def _run_over_sockets(item: Ready, on: str, watcher: Watcher, pcap: str, group: Group | None) -> VariantResult:
     """Every rank a process. The rate is measured, in a phase before the others."""
+    variant, workload, config = item.variant, item.workload, item.config
     settings = variant.settings
     notes = list(workload.notes)
     measured = workload.ranks > 2
     phases = ((_measurement(workload),) if measured else ()) + workload.phases
     ports = settings.transport.ports
-    config = _config(variant, on)
     if config is not variant.config:
         notes.append(f"cc {config.control}: none was named, and dgram sockets show no CE marks, which dctcp needs")
     job = Job(
@@ -121,11 +94,12 @@ def _run_over_sockets(
     return _result(variant, job, records, events, notes, None)
 
 
-def _run_loopback(variant: Variant, workload: Workload, watcher: Watcher, pcap: str) -> VariantResult:
+def _run_loopback(item: Ready, watcher: Watcher, pcap: str) -> VariantResult:
     """All ranks in this process, one link in front of each receiver."""
+    variant, workload = item.variant, item.workload
     settings = variant.settings
     fabric = settings.fabric
-    job = _virtual_job(variant, workload, pcap)
+    job = _virtual_job(item, pcap)
     rate = round(fabric.rate_gbps * 1e9)
     network = Network(
         rate, round(fabric.delay_us * US), fabric.queue, fabric.ecn, mtu=settings.transport.mtu, start=US
@@ -139,20 +113,18 @@ def _run_loopback(variant: Variant, workload: Workload, watcher: Watcher, pcap: 
     return result
 
 
-def _run_simulated(variant: Variant, workload: Workload, watcher: Watcher, pcap: str) -> VariantResult:
+def _run_simulated(
+    item: Ready, watcher: Watcher, pcap: str, rows: recorder.VariantRecorder | None
+) -> VariantResult:  # fmt: skip
     """All ranks in this process, over a whole fabric."""
+    variant, workload, fabric = item.variant, item.workload, item.fabric
+    assert fabric is not None
     settings = variant.settings
     notes = list(workload.notes)
-    job = _virtual_job(variant, workload, pcap)
-    fabric = fabrics.spec(settings.fabric, workload.ranks, job.ports)
-    changes = fabrics.changes(settings.faults.cable, fabric.topology, settings.seed)
-    phantom = settings.fabric.phantom
-    if phantom is None:
-        phantom = max(phase.logical_bytes for phase in workload.phases) > _REAL_BYTES
-    if phantom:
+    if fabric.phantom:
         notes.append("bytes: only their number was carried, and compared with the number placed")
-    job = replace(job, phantom=phantom)
-    world = simulated.World(job, fabric, changes, settings.timeout_s, watcher, settings.watch.plan())
+    job = replace(_virtual_job(item, pcap), phantom=fabric.phantom)
+    world = simulated.World(job, fabric.spec, fabric.changes, settings.timeout_s, watcher, settings.watch.plan(), rows)
     records, events = world.run()
     rate = world.fabric.rate * job.ports
     for record, phase in zip(records, workload.phases, strict=True):
@@ -163,10 +135,10 @@ def _run_simulated(variant: Variant, workload: Workload, watcher: Watcher, pcap:
     return result
 
 
-def _virtual_job(variant: Variant, workload: Workload, pcap: str) -> Job:
-    settings = variant.settings
+def _virtual_job(item: Ready, pcap: str) -> Job:
+    settings, workload = item.variant.settings, item.workload
     return Job(
-        workload.phases, workload.ranks, settings.seed, variant.config, settings.faults.plan(1.0), pcap,
+        workload.phases, workload.ranks, settings.seed, item.config, settings.faults.plan(1.0), pcap,
         settings.transport.ports,
     )  # fmt: skip
 

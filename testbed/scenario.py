@@ -22,6 +22,8 @@ from testbed.sections import (
     Blackhole,
     FabricSection,
     FaultsSection,
+    GraphCable,
+    GraphSection,
     Limit,
     PlaneFault,
     Section,
@@ -174,10 +176,14 @@ def _validate(data: Mapping[str, Any], where: Where) -> ScenarioFile:
 
 
 def _located(settings: ScenarioFile, folder: Path | None) -> ScenarioFile:
-    workload = settings.workload
-    if folder is None or not isinstance(workload, FileSection):
-        return settings
-    return settings.model_copy(update={"workload": workload.found_in(folder)})
+    """The same with the files that it names found in the folder, if they are there."""
+    workload, fabric = settings.workload, settings.fabric
+    found: dict[str, Section] = {}
+    if folder is not None and isinstance(workload, FileSection):
+        found["workload"] = workload.found_in(folder)
+    if folder is not None and fabric.file is not None and (folder / fabric.file).exists():
+        found["fabric"] = fabric.model_copy(update={"file": str(folder / fabric.file)})
+    return settings.model_copy(update=found) if found else settings
 
 
 def _explain(item: Any, where: Where) -> str:
@@ -216,6 +222,8 @@ def _fields(location: Sequence[str | int], kind: str) -> list[str]:
         model: type[Section] = ScenarioFile
     elif names[0] == "workload":
         model = KINDS[kind]
+    elif names[:2] == ["fabric", "graph"]:
+        model = GraphCable if "cable" in names else GraphSection
     elif "blackhole" in names:
         model = Blackhole
     elif "plane" in names:

@@ -73,6 +73,26 @@ class TransportSection(Section):
         )  # fmt: skip
 
 
+class GraphCable(Section):
+    """`count` cables between the two nodes of `ends`. rate_gbps, delay_us: of each, by default those of the fabric."""
+
+    ends: Annotated[list[str], Field(min_length=2, max_length=2)]
+    rate_gbps: Annotated[float, Field(gt=0, le=6400)] | None = None
+    delay_us: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    count: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+NodeName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.]*$")]
+
+
+class GraphSection(Section):
+    """The nodes and cables of `fabric.kind = "graph"`. hosts: in the order of the ranks; each has one cable."""
+
+    hosts: Annotated[list[NodeName], Field(min_length=2, max_length=65534)]
+    switches: Annotated[list[NodeName], Field(min_length=1, max_length=65534)]
+    cable: Annotated[list[GraphCable], Field(min_length=1)]
+
+
 class FabricSection(Section):
     """The network of `--on loopback` and `--on sim`; the others have what is there.
 
@@ -81,7 +101,8 @@ class FabricSection(Section):
     or mark, and sim has a queue of one bandwidth-delay product and marks between ecn_low and ecn_high, a fifth and four
     fifths of that.
 
-    The rest is for sim. kind: the shape of the fabric. cable_us: delay of each cable, by default half of delay_us.
+    The rest is for sim. kind: the shape of the fabric. file: of topo, a topology of htsim, which says rates, delays and
+    perhaps queues. graph: of graph, its nodes and cables. cable_us: delay of each cable, by default half of delay_us.
     hosts: at least so many; hosts_per_leaf, spines, uplink_gbps: of dumbbell, leaf_spine and rail_optimised; rails:
     NICs of a server; radix, oversubscription: of a fat_tree. switch: how switches choose among equal ways. trim,
     cut_through, int_telemetry: what switches do. priorities: control packets have a queue of their own that is served
@@ -95,7 +116,9 @@ class FabricSection(Section):
     delay_us: Annotated[float, Field(ge=0, le=1e6)] = 5.0
     queue: Size | None = None
     ecn: Size | None = None
-    kind: Literal["star", "dumbbell", "leaf_spine", "fat_tree", "rail_optimised"] = "star"
+    kind: Literal["star", "dumbbell", "leaf_spine", "fat_tree", "rail_optimised", "topo", "graph"] = "star"
+    file: str | None = None
+    graph: GraphSection | None = None
     cable_us: Annotated[float, Field(ge=0, le=1e6)] | None = None
     hosts: Annotated[int, Field(ge=2, le=65534)] | None = None
     hosts_per_leaf: Annotated[int, Field(ge=1, le=1024)] = 8

@@ -19,6 +19,8 @@ from testbed.job import Job
 from testbed.metrics import PhaseRecord
 from testbed.progress import Watcher
 from testbed.rank import Rank, addresses_of
+from testbed.record.recorder import VariantRecorder
+from testbed.record.recording import Recording
 from testbed.sim.fabric import Fabric, FabricSpec
 from testbed.sim.host import Host
 from testbed.sim.loop import Event, Loop
@@ -78,7 +80,7 @@ class World(Together):
 
     def __init__(
         self, job: Job, spec: FabricSpec, changes: Sequence[CableChange], timeout_s: float, watcher: Watcher,
-        plan: WatchPlan = NOTHING,
+        plan: WatchPlan = NOTHING, recorder: VariantRecorder | None = None,
     ) -> None:  # fmt: skip
         super().__init__(job, timeout_s, watcher)
         self.loop = Loop(seed_of(job.seed, "loop"), US)
@@ -93,6 +95,9 @@ class World(Together):
         self.sent_before = self._sent()
         self.caps = caps(self.fabric, job.config.mtu, spec.queue.int_telemetry)
         self.hosts = [self._host(number) for number in range(job.ranks)]
+        self.recording: Recording | None = None
+        if recorder is not None:
+            self.recording = Recording(recorder, self.ports, [host.rank for host in self.hosts])
 
     def _host(self, number: int) -> SimHost:
         per_plane = len(self.fabric.hosts) // self.fabric.spec.planes
@@ -122,6 +127,8 @@ class World(Together):
     def _begin(self, now: Time) -> None:
         super()._begin(now)
         self._watch(now)
+        if self.recording is not None:
+            self.recording.begin(now)
         built = {name: (port, port.rate) for name, port in self.ports.items()}
         for change in self.changes:
             ports = [built[name] for name in change.ports]
@@ -181,6 +188,8 @@ class World(Together):
         try:
             self._run_phase()
         finally:
+            if self.recording is not None:
+                self.recording.ended(self.loop.now)
             if collects:
                 gc.enable()
 
@@ -192,11 +201,18 @@ class World(Together):
             host.begin(loop.now)
         deadline = time.monotonic() + self.timeout_s
         last = loop.now + round(self.timeout_s * SECOND)
+        recording = self.recording
         while self.waiting:
-            fired = loop.run(last, _SLICE)
+            until = last if recording is None else min(last, recording.due)
+            fired = loop.run(until, _SLICE)
             gc.collect(0)  # cycles that a control of the user may leave behind
             self.watcher.step(sum(host.completed for host in driven))
-            if self.waiting and (not fired or time.monotonic() > deadline):
+            over = not fired
+            if recording is not None and self.waiting and fired < _SLICE and recording.due <= until:
+                # Between two events: the loop does the same with a recording and without.
+                recording.sample(until, loop.next())
+                over = False
+            if self.waiting and (over or time.monotonic() > deadline):
                 stuck = next(host.rank for host in self.hosts if not host.rank.done)
                 why = f"{self.timeout_s:g} s are over" if loop.next() < NEVER else "nothing more would happen"
                 raise RunError(f"rank {stuck.number}: {why}. {stuck.missing()}")

@@ -123,7 +123,7 @@ LAYERS = (
     ),
 )
 #: Optional packages and the only modules that may import them (NOTICE names those that import scapy).
-OPTIONAL = {"scapy": ("transport.scapy_layers",)}
+OPTIONAL = {"scapy": ("transport.scapy_layers",), "pyarrow": ("testbed.record.parquet",)}
 
 
 @dataclass(frozen=True)

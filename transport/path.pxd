@@ -20,3 +20,6 @@ cdef class Path:
     cdef public long long tried
     cdef public long long failed
     cdef public long long penalty
+    cdef public long long delivered_packets
+    cdef public long long marked_packets
+    cdef public long long lost_packets

@@ -22,7 +22,8 @@ class Path:
     last delivery. heard_at, sent_at: last delivery, last departure; carried_at: last departure of data. usable: place
     in the set's list of usable paths, -1 if not in it. recent: deliveries among the set's latest ones. wants_probe:
     waits in the set's queue for one; tried, failed: probes since it is SUSPECT. penalty: passes in which a selector
-    that goes by feedback skips it.
+    that goes by feedback skips it. delivered_packets, marked_packets, lost_packets: data so far that was acknowledged,
+    that met CE, and that was taken for lost (also: trimmed, or sent again after silence).
     """
 
     def __init__(self, index: cython.longlong, entropy: cython.longlong, plane: cython.longlong = 0) -> None:
@@ -47,6 +48,9 @@ class Path:
         self.tried = 0
         self.failed = 0
         self.penalty = 0
+        self.delivered_packets = 0
+        self.marked_packets = 0
+        self.lost_packets = 0
 
 
 #: The pairs of addresses that paths run between, each (own, the peer's). Plane 0 comes first.

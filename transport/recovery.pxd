@@ -3,6 +3,7 @@ from transport.channel cimport Channel
 from transport.context cimport Context
 from transport.control cimport Ack
 from transport.flight cimport Send, Subflow
+from transport.path cimport Path
 from transport.sender cimport Sender
 from transport.sequence cimport unwrap, wrap
 

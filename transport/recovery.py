@@ -29,6 +29,7 @@ from transport.context import Context
 from transport.control import SPACE_DATA, Ack
 from transport.flight import Send, Subflow
 from transport.packet import PSN_MASK
+from transport.path import Path
 from transport.sender import Sender
 from transport.sequence import unwrap, wrap
 
@@ -186,6 +187,9 @@ class Recovery:
     def _flush_batch(self, now: cython.longlong) -> None:
         """Tell the path what arrived by it since the last time."""
         if self.batch_packets:
+            path: Path = self.context.paths.paths[self.batch_path]
+            path.delivered_packets += self.batch_packets
+            path.marked_packets += self.batch_marked
             self.context.paths.delivered(now, self.batch_path, self.batch_size, self.batch_packets, self.batch_marked)
             self.batch_packets = self.batch_size = self.batch_marked = 0
         self.batch_path = -1

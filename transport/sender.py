@@ -368,6 +368,7 @@ class Sender:
     def lose(self, now: cython.longlong, send: Send, dsn: cython.longlong) -> None:
         """Segment `dsn` of `send`, which is in flight, is declared lost. It is not yet queued to be sent again."""
         self.state[dsn & self.mask] = _LOST
+        send.subflow.path.lost_packets += 1
         account: Account | None = self.context.account
         if account is not None:
             size: cython.longlong = self.size(send.work, dsn)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from testbed.sim import graph
 from testbed.sim.frame import Frames
 from testbed.sim.loop import Loop
 from testbed.sim.mix import seed_of
@@ -25,7 +26,8 @@ _HOST_QUEUE = QueueSpec()
 class FabricSpec:
     """A topology and what its switches do. planes: the host ports of the topology are those of so many planes, one
     after the other. mode: one of testbed.sim.switch.MODES. priorities: hosts put control packets into the class that is
-    served first; without, they wait in line with data and count as such."""
+    served first; without, they wait in line with data and count as such. queues: of ports with one of their own, by the
+    names of the nodes they lead from and to."""
 
     topology: Topology
     queue: QueueSpec
@@ -34,6 +36,7 @@ class FabricSpec:
     pfc: PfcSpec | None = None
     pool: PoolSpec | None = None
     priorities: bool = True
+    queues: Mapping[tuple[str, str], QueueSpec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -42,6 +45,7 @@ class FabricSpec:
             raise ConfigError(
                 f"planes = {self.planes}: the {len(self.topology.hosts)} host ports must be as many on each"
             )
+        graph.check_connected(self.topology, self.planes)
 
 
 class Fabric:
@@ -78,7 +82,7 @@ class Fabric:
 
     def _port(self, cable: Cable, one: str, other: str, nodes: dict[str, Node], seed: str) -> Port:
         link = Link(self.loop, self.frames, nodes[other], cable.delay, seed_of(seed, one, "link"))
-        spec = self.spec.queue if one in self.switches else _HOST_QUEUE
+        spec = self.spec.queues.get((one, other), self.spec.queue) if one in self.switches else _HOST_QUEUE
         port = Port(self.loop, self.frames, link, cable.rate, spec, seed_of(seed, one, "port"))
         port.cut_through = self.spec.queue.cut_through and other in self.switches
         self.ports.setdefault((one, other), []).append(port)
@@ -120,7 +124,7 @@ class Fabric:
 
     def _find_ways(self) -> Time:
         """At each switch, the ports on shortest ways to each edge, all that are equally short. Returns the delay of the
-        longest way from host to host. ConfigError if there is none between two of one plane."""
+        longest way from host to host."""
         neighbours: dict[str, list[str]] = {name: [] for name in self.switches}
         for one, other in self.ports:
             if one in neighbours and other in neighbours:
@@ -152,19 +156,7 @@ class Fabric:
                     *(delay[one.name] + last + one.down[0].link.delay for one in self.edges if one.name in delay),
                 ]
             )
-        self._check_connected()
         return farthest
-
-    def _check_connected(self) -> None:
-        per_plane = len(self.hosts) // self.spec.planes
-        names = self.spec.topology.hosts
-        for plane in range(self.spec.planes):
-            first = plane * per_plane
-            home = self.edges[self.attachments[first].edge]
-            for number in range(first, first + per_plane):
-                edge = self.attachments[number].edge
-                if edge != home.number and not home.ways[edge]:
-                    raise ConfigError(f"topology: there is no way from {names[first]} to {names[number]}")
 
     # Sums
 

@@ -105,6 +105,9 @@ class Topology:
         for host in self.hosts:
             if degree[host] != 1:
                 raise ConfigError(f"host port {host} has {degree[host]} cables: 1 is allowed")
+        for switch in self.switches:
+            if not degree[switch]:
+                raise ConfigError(f"switch {switch} has 0 cables: at least 1 is allowed")
 
 
 def _check(name: str, value: int, low: int, high: int, unit: str) -> None:

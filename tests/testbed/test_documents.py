@@ -29,7 +29,7 @@ def test_every_scenario_and_every_key_of_the_sections_is_in_the_document() -> No
     assert set(PRESETS) <= words
     of_the_file = (
         sections.TransportSection, sections.FabricSection, sections.UdpSection, sections.WatchSection,
-        sections.Blackhole,
+        sections.Blackhole, sections.GraphSection, sections.GraphCable,
         scenario.VariantSection,
     )  # fmt: skip
     for section in (*of_the_file, *KINDS.values()):
