@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from testbed.sections import GraphSection
+from testbed.sections import MOST_HOSTS, GraphSection
 from testbed.sim.spec import Cable, Topology
 from testbed.workloads.readers import topo
 from transport.clock import US, Time
 from transport.errors import ConfigError
-
-#: What addresses have room for.
-MOST_HOSTS = 65534
 
 #: Names of switches by tier, as testbed.sim.shapes has them.
 _NAMES = {2: ("leaf", "spine"), 3: ("edge", "aggregation", "core")}

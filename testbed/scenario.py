@@ -33,6 +33,7 @@ from testbed.sections import (
     as_limit,
 )  # fmt: skip
 from testbed.where import Where
+from testbed.workloads.readers.files import found_in
 from testbed.workloads.sections import KINDS, AnyWorkload, FileSection
 from transport.config import EndpointConfig
 from transport.errors import ConfigError
@@ -181,8 +182,8 @@ def _located(settings: ScenarioFile, folder: Path | None) -> ScenarioFile:
     found: dict[str, Section] = {}
     if folder is not None and isinstance(workload, FileSection):
         found["workload"] = workload.found_in(folder)
-    if folder is not None and fabric.file is not None and (folder / fabric.file).exists():
-        found["fabric"] = fabric.model_copy(update={"file": str(folder / fabric.file)})
+    if folder is not None and fabric.file is not None:
+        found["fabric"] = fabric.model_copy(update={"file": found_in(folder, fabric.file)})
     return settings.model_copy(update=found) if found else settings
 
 

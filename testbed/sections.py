@@ -73,6 +73,10 @@ class TransportSection(Section):
         )  # fmt: skip
 
 
+#: What addresses have room for.
+MOST_HOSTS = 65534
+
+
 class GraphCable(Section):
     """`count` cables between the two nodes of `ends`. rate_gbps, delay_us: of each, by default those of the fabric."""
 
@@ -88,8 +92,8 @@ NodeName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.]*$")]
 class GraphSection(Section):
     """The nodes and cables of `fabric.kind = "graph"`. hosts: in the order of the ranks; each has one cable."""
 
-    hosts: Annotated[list[NodeName], Field(min_length=2, max_length=65534)]
-    switches: Annotated[list[NodeName], Field(min_length=1, max_length=65534)]
+    hosts: Annotated[list[NodeName], Field(min_length=2, max_length=MOST_HOSTS)]
+    switches: Annotated[list[NodeName], Field(min_length=1, max_length=MOST_HOSTS)]
     cable: Annotated[list[GraphCable], Field(min_length=1)]
 
 
@@ -120,7 +124,7 @@ class FabricSection(Section):
     file: str | None = None
     graph: GraphSection | None = None
     cable_us: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    hosts: Annotated[int, Field(ge=2, le=65534)] | None = None
+    hosts: Annotated[int, Field(ge=2, le=MOST_HOSTS)] | None = None
     hosts_per_leaf: Annotated[int, Field(ge=1, le=1024)] = 8
     spines: Annotated[int, Field(ge=1, le=1024)] = 8
     uplink_gbps: Annotated[float, Field(gt=0, le=6400)] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -125,38 +124,15 @@ class Fabric:
     def _find_ways(self) -> Time:
         """At each switch, the ports on shortest ways to each edge, all that are equally short. Returns the delay of the
         longest way from host to host."""
-        neighbours: dict[str, list[str]] = {name: [] for name in self.switches}
-        for one, other in self.ports:
-            if one in neighbours and other in neighbours:
-                neighbours[one].append(other)
         for switch in self.switches.values():
             switch.ways = [()] * len(self.edges)
-        farthest = 0
-        for edge in self.edges:
-            distance = {edge.name: 0}
-            waiting = deque([edge.name])
-            delay = {edge.name: 0}
-            while waiting:
-                name = waiting.popleft()
-                for other in neighbours[name]:
-                    if other not in distance:
-                        distance[other] = distance[name] + 1
-                        delay[other] = delay[name] + self.ports[other, name][0].link.delay
-                        waiting.append(other)
-            for name, hops in distance.items():
-                if hops:
-                    nearer = [other for other in neighbours[name] if distance[other] < hops]
-                    self.switches[name].ways[edge.number] = tuple(
-                        port for other in nearer for port in self.ports[name, other]
-                    )
-            last = max((port.link.delay for port in edge.down), default=0)
-            farthest = max(
-                [
-                    farthest,
-                    *(delay[one.name] + last + one.down[0].link.delay for one in self.edges if one.name in delay),
-                ]
-            )
-        return farthest
+        longest = 0
+        for found in graph.ways(self.spec.topology):
+            number = self.switches[found.edge].number
+            for name, nearer in found.nearer.items():
+                self.switches[name].ways[number] = tuple(port for other in nearer for port in self.ports[name, other])
+            longest = max(longest, found.longest)
+        return longest
 
     # Sums
 

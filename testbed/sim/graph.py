@@ -1,11 +1,12 @@
-"""What a topology is as a graph, before a fabric is built out of it: whether it hangs together, how long its ways are,
-and whether flow control can lock it up."""
+"""What a topology is as a graph: its shortest ways, by which a fabric is built, how long they are, whether it hangs
+together, and whether flow control can lock it up."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 from testbed.sim.spec import Topology
 from transport.clock import Time
@@ -31,9 +32,18 @@ def check_connected(topology: Topology, planes: int = 1) -> None:
                 )
 
 
-def longest_way(topology: Topology) -> Time:
-    """Picoseconds on the cables of the longest of all shortest ways from host to host, one way. Ways are shortest in
-    number of cables."""
+class Ways(NamedTuple):
+    """The shortest ways, in number of cables, to the switch `edge`, which has hosts. nearer: of every other switch that
+    can reach it, nearest first, the neighbours that are one cable nearer. longest: picoseconds on the cables of the
+    longest of these ways, from host to host."""
+
+    edge: str
+    nearer: dict[str, list[str]]
+    longest: Time
+
+
+def ways(topology: Topology) -> Iterator[Ways]:
+    """Those to each switch that has hosts."""
     neighbours = _neighbours(topology)
     last: dict[str, Time] = {}
     homes = _homes(topology)
@@ -41,34 +51,37 @@ def longest_way(topology: Topology) -> Time:
         for host in (cable.one, cable.other):
             if host in homes:
                 last[homes[host]] = max(last.get(homes[host], 0), cable.delay)
-    farthest = 0
     for edge, down in last.items():
+        nearer = dict(_outwards(neighbours, edge))
+        del nearer[edge]
         delay: dict[str, Time] = {edge: 0}
-        for name, nearer in _outwards(neighbours, edge):
-            if nearer:
-                delay[name] = max(delay[other] + neighbours[name][other] for other in nearer)
-            if name in last:
-                farthest = max(farthest, delay[name] + down + last[name])
-    return farthest
+        for name, others in nearer.items():
+            cables = neighbours[name]
+            delay[name] = max([delay[other] + cables[other] for other in others])
+        longest = max(delay[name] + down + last[name] for name in delay if name in last)
+        yield Ways(edge, nearer, longest)
+
+
+def longest_way(topology: Topology) -> Time:
+    """Picoseconds on the cables of the longest of all shortest ways from host to host, one way."""
+    return max(found.longest for found in ways(topology))
 
 
 def check_lossless(topology: Topology) -> None:
     """ConfigError if switches that stop each other (PFC) can do so in a circle and stand still for good: if by the
     shortest ways cables between switches wait for each other in a circle (Dally and Seitz, Deadlock-free message
     routing in multiprocessor interconnection networks, IEEE Transactions on Computers 1987)."""
-    neighbours = _neighbours(topology)
     edges = set(_homes(topology).values())
     waits: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for edge in edges:
-        towards = dict(_outwards(neighbours, edge))
+    for found in ways(topology):
         used = set(edges)
-        for name in reversed(towards):  # the farthest first
+        for name in reversed(found.nearer):  # the farthest first
             if name not in used:
                 continue
-            for following in towards[name]:
+            for following in found.nearer[name]:
                 used.add(following)
                 behind = waits.setdefault((name, following), set())
-                behind.update((following, last) for last in towards[following])
+                behind.update((following, last) for last in found.nearer.get(following, ()))
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, Union, get_args
@@ -14,7 +13,7 @@ from testbed.sections import Section, Size
 from testbed.workloads import basic, collectives, exchange, measured, moe, moving, presets, replay, skew
 from testbed.workloads.base import Workload
 from testbed.workloads.readers import cm, counts, matrix, trace
-from testbed.workloads.readers.files import PACKAGE, packaged, read_text
+from testbed.workloads.readers.files import PACKAGE, found_in, packaged, read_text
 from testbed.workloads.routing import Floats, Popularity
 from transport.clock import US
 from transport.errors import ConfigError
@@ -283,11 +282,8 @@ class FileSection(WorkloadSection):
     file: str
 
     def found_in(self, folder: Path) -> FileSection:
-        """The same with the path of the file as it is from here: in the scenario's folder if it is there."""
-        if self.file.startswith(PACKAGE):
-            return self
-        inside = os.path.join(folder, self.file)
-        return self.model_copy(update={"file": inside}) if os.path.exists(inside) else self
+        """The same with the path of the file as it is from here."""
+        return self.model_copy(update={"file": found_in(folder, self.file)})
 
     def text(self) -> str:
         return packaged(self.file) if self.file.startswith(PACKAGE) else read_text(Path(self.file))

@@ -6,6 +6,7 @@ the place of a large file. Files that come with the package have names that begi
 
 from __future__ import annotations
 
+import os
 import re
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,12 @@ PACKAGE = "package:"
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
 #: The first bytes of what the protocols 0 and 1, which have no signature, write for a dict, a list, and objects.
 _PICKLE_STARTS = (b"(dp", b"(lp", b"}q\x00", b"]q\x00", b"ccopy_reg\n", b"ccollections\n", b"cnumpy")
+
+
+def found_in(folder: Path, name: str) -> str:
+    """The path from here of a file that a scenario in `folder` names: in that folder if it is there."""
+    inside = os.path.join(folder, name)
+    return inside if not name.startswith(PACKAGE) and os.path.exists(inside) else name
 
 
 def read_text(path: Path) -> str:
